@@ -1,0 +1,64 @@
+# Every target creates or reuses .venv and installs only what it needs.
+# The second run of a target skips the installation unless pyproject.toml or constraints.txt changed.
+
+PYTHON ?= python3
+ARGS   ?=
+
+export NO_MKDOCS_2_WARNING := 1
+
+BIN  := .venv/bin
+CORE := .venv/.installed-core
+DEV  := .venv/.installed-dev
+# The build backend is pinned too. Older pips read PIP_CONSTRAINT for that, newer ones PIP_BUILD_CONSTRAINT.
+PIP  := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+        $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint spec bench docs clean
+
+help: ## say what the targets do
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
+
+demo: $(CORE) ## build a small continuous model, print parity and refinement tables, save a figure
+	@$(BIN)/continua demo $(ARGS)
+
+test: $(DEV) ## run the tests (ARGS='-m slow' for the slow ones, ARGS='-k attention' for some)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: $(DEV) ## ruff, mypy and a strict build of the docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy continua
+	$(BIN)/mkdocs build --strict -q -d site
+
+spec: $(DEV) ## list the specification items and how many tests carry each
+	@$(BIN)/python tools/spec.py
+
+bench: $(DEV) ## measure the special case against plain torch and Hugging Face
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/special_case.py $(ARGS)
+
+docs: $(DEV) ## build the documentation into site/
+	@$(BIN)/mkdocs build --strict -q -d site
+	@echo "documentation built: open site/index.html"
+
+clean: ## remove caches and built files; .venv stays
+	@rm -rf site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Continua needs Python 3.11 or newer, got $$($(PYTHON) --version 2>&1). Name a newer one: make PYTHON=python3.11"; exit 1; }
+	@echo "creating .venv"
+	@$(PYTHON) -m venv .venv \
+	  || { echo "Python could not create .venv. Install its venv module (on Debian: apt install python3-venv) and try again."; exit 1; }
+
+# A development install contains the core, so it marks both.
+$(CORE): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing Continua into .venv (about two minutes the first time)"
+	@$(PIP) -e .
+	@touch $(CORE)
+
+$(DEV): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing Continua and its development tools into .venv (about two minutes the first time)"
+	@$(PIP) -e '.[dev]'
+	@touch $(CORE) $(DEV)

@@ -1,0 +1,44 @@
+"""Continua: Transformers whose every axis is continuous.
+
+Names are imported when first used, so that ``import continua`` and ``continua --help`` stay quick.
+"""
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+# What most users write; the rest is one step further: continua.axes.Sobol, continua.flow.Heun, …
+_ROOMS = {
+    "axes": (
+        "Axes Circle ClenshawCurtis Counting Discretisation GaussLegendre Grid Interval Midpoint Nested Points "
+        "Product ProductRule Samples Times Trapezoid at"
+    ),
+    "fields": "BSpline ByBasis ByNetwork Cosine Cubic Fourier Generated Hold Legendre Linear Nodal Trigonometric",
+    "flow": "RK4 Euler Fixed Flow LieTrotter Projection SaveAt Strang solve",
+    "operators": (
+        "ALiBi Attention Causal Constraint GELU LayerNorm Learned Pointwise RMSNorm ReLU RelativeBias Rotary SiLU "
+        "Sinusoidal Softmax SphereProjection Strided Window"
+    ),
+    "models": "Batch EncoderDecoder Transformer load zoo",
+    "convert": "from_hf from_torch",
+}
+_HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
+
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"continua.{name}")
+    if name not in _HOME:
+        from continua.errors import nearest
+
+        raise AttributeError(f"module 'continua' has no attribute {name!r}. {nearest(name, list(_HOME))}")
+    value = getattr(importlib.import_module(f"continua.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_ROOMS])

@@ -1,0 +1,111 @@
+"""A discretisation: one rule for each axis and a way to step in depth."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from continua.axes.axis import WIDTHS, Axes, Points
+from continua.axes.grid import Grid
+from continua.axes.rules import Counting, Rule, default_rule, grid_on
+from continua.config import register
+from continua.errors import ConfigError, GridError, nearest
+from continua.typing import Letter
+
+
+@register
+@dataclass(frozen=True)
+class Discretisation:
+    """What turns a continuous model into arithmetic: rules for t, d, h, e, m and how to step in z.
+
+    ``None`` means "as the model was made" (for t: "as the data come"); a whole number means the axis' default rule.
+    Discrete case: ``Counting`` on every axis and L unit Lie–Trotter–Euler steps.
+    """
+
+    t: Rule | int | None = None
+    d: Rule | int | None = None
+    h: Rule | int | None = None
+    e: Rule | int | None = None
+    m: Rule | int | None = None
+    z: Any = None
+
+    def replace(self, **changes: Any) -> "Discretisation":
+        """Return a copy with some axes changed."""
+        _known(changes)
+        return replace(self, **changes)
+
+    def over(self, native: "Discretisation", axes: Axes) -> "Discretisation":
+        """Fill what is open from ``native``. ``d`` alone scales ``m`` in proportion and leaves ``e`` and ``h``."""
+        settled: dict[Letter, Any] = {}
+        for letter in ("t", *WIDTHS):
+            wish = getattr(self, letter)
+            wish = getattr(native, letter) if wish is None else wish
+            settled[letter] = default_rule(axes[letter], wish) if isinstance(wish, int) else wish
+        if self.d is not None and self.m is None:
+            scaled = round(native.m.n * settled["d"].n / native.d.n)  # type: ignore[union-attr]
+            settled["m"] = native.m if settled["d"] == native.d else default_rule(axes.m, max(1, scaled))
+        return Discretisation(**settled, z=native.z if self.z is None else self.z)
+
+    def grids(self, axes: Axes) -> dict[Letter, Grid]:
+        """Return the grids of the width axes; ``c`` is ``d`` again and ``g`` is ``h``."""
+        grids = {letter: grid_on(axes[letter], _rule(self, letter)) for letter in WIDTHS}
+        return {**grids, "c": grids["d"], "g": grids["h"]}
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether every width is counted point by point (then the model is an ordinary Transformer)."""
+        return all(isinstance(getattr(self, letter), Counting) for letter in WIDTHS)
+
+    def describe(self, axes: Axes) -> str:
+        """Return one readable line for each axis."""
+        lines = [f"t  {'as the data come' if self.t is None else self.t}  on {axes.t}"]
+        for letter in WIDTHS:
+            rule, axis = _rule(self, letter), axes[letter]
+            grid = grid_on(axis, rule)
+            weight = f"weight {grid.weights[0].item():g} each" if grid.is_uniform else "unequal weights"
+            name = "Points" if isinstance(axis, Points) else type(axis).__name__
+            lines.append(f"{letter}  {rule.n} nodes ({type(rule).__name__} on {name}, {weight})")
+        lines.append(f"z  {self.z} on [{axes.z.start:g}, {axes.z.end:g}]")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        said = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) is not None]
+        short = [f"{name}={_short(value)}" for name, value in said]
+        return f"at({', '.join(short)})"
+
+
+def at(**sizes: Any) -> Discretisation:
+    """Return a discretisation by sizes or rules; what is not named stays native.
+
+    >>> print(at(d=64, h=2, z=3))
+    at(d=64, h=2, z=3)
+    """
+    _known(sizes)
+    for letter, size in sizes.items():
+        if isinstance(size, int) and size < 1:
+            raise GridError(f"{letter} needs at least one node", got=size, remedy=f"Write at({letter}=n) with n ≥ 1.")
+    return Discretisation(**sizes)
+
+
+def _known(sizes: dict[str, Any]) -> None:
+    letters = [f.name for f in fields(Discretisation)]
+    for letter in sizes:
+        if letter not in letters:
+            raise ConfigError(
+                "a discretisation has the axes t, d, h, e, m, z", got=letter, remedy=nearest(letter, letters)
+            )
+
+
+def _rule(discretisation: Discretisation, letter: Letter) -> Rule:
+    rule = getattr(discretisation, letter)
+    if rule is None or isinstance(rule, int):
+        raise GridError(
+            f"{letter} has no rule yet", got=rule, remedy="Use model.at(...), which fills in the native ones."
+        )
+    return rule
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Counting):
+        return str(value.n)
+    if isinstance(value, Rule) and not isinstance(value, int):
+        return f"{type(value).__name__}({value.n})"
+    return str(value)

@@ -1,0 +1,109 @@
+"""A grid: nodes and weights, the discretised form of a measure."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from continua.errors import GridError
+from continua.typing import Bool, Float, Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """∫ f dμ ≈ Σ_i weights_i f(nodes_i).
+
+    Leading batch dimensions are allowed (stamps of each sample). A weight of zero means *absent*: padding or a
+    missing point. The flags are facts known without looking at the numbers, so that fast paths never wait for a device.
+
+    Discrete case: ``Points(n)`` gives nodes 0…n−1 and weights one; integrals are plain sums.
+    """
+
+    nodes: Float[Tensor, "*b n k"]
+    weights: Float[Tensor, "*b n"]
+    left: Float[Tensor, "*b n"] | None = None  # the part of each node's cell that lies left of it (1-D, Lebesgue)
+    is_counting: bool = False
+    is_uniform: bool = False  # all weights are equal
+    is_unit: bool = False  # all weights are one
+    is_ordered: bool = False  # nodes increase strictly
+    has_gaps: bool = False  # some weights may be zero
+    key: bytes | None = None  # equal keys mean equal nodes
+
+    def __len__(self) -> int:
+        return self.nodes.shape[-2]
+
+    @property
+    def mass(self) -> Float[Tensor, "*b"]:
+        """Σ weights: the measure of what is present."""
+        return self.weights.sum(-1)
+
+    @property
+    def observed(self) -> Bool[Tensor, "*b n"]:
+        """Which nodes are present."""
+        return self.weights > 0
+
+    @property
+    def log_weights(self) -> Float[Tensor, "*b n"]:
+        """log w, and a very negative finite number where w = 0.
+
+        Built with ``where``: log 0 back-propagates NaN, and −inf times zero does too.
+        """
+        present = self.observed
+        return torch.where(present, torch.where(present, self.weights, 1.0).log(), absent(self.weights.dtype))
+
+    def integrate(self, values: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b c"]:
+        """∫ f dμ for values f(nodes_i) along the second-last dimension."""
+        return torch.einsum("...n,...nc->...c", self.weights, values)
+
+    def inner(self, f: Float[Tensor, "*b n c"], g: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b c"]:
+        """⟨f, g⟩ = ∫ f g dμ."""
+        return self.integrate(f * g)
+
+    def norm(self, values: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b c"]:
+        """‖f‖ = ⟨f, f⟩^½."""
+        return self.inner(values, values).sqrt()
+
+    def to(self, like: Tensor) -> "Grid":
+        """Return this grid on the device and in the floating dtype of ``like``."""
+        if self.weights.device == like.device and self.weights.dtype == like.dtype:
+            return self
+        left = None if self.left is None else self.left.to(like)
+        return replace(self, nodes=self.nodes.to(like), weights=self.weights.to(like), left=left)
+
+    def only(self, observed: Bool[Tensor, "*b n"]) -> "Grid":
+        """Return this grid with the unobserved nodes absent (weight zero)."""
+        if observed.shape[-1] != len(self):
+            raise GridError(f"observed needs {len(self)} entries", got=observed.shape[-1], remedy="One flag per node.")
+        weights = torch.where(observed, self.weights, 0.0)
+        left = None if self.left is None else torch.where(observed, self.left, 0.0)
+        return replace(
+            self, weights=weights, left=left, is_uniform=False, is_unit=False, has_gaps=True, nodes=self.nodes
+        )
+
+    def union(self, other: "Grid") -> "Grid":
+        """The disjoint union of two grids (a CLS token, memory slots): masses add, nothing is shared."""
+        if self.nodes.shape[-1] != other.nodes.shape[-1]:
+            raise GridError(
+                "a union needs nodes of one dimension",
+                got=(self.nodes.shape[-1], other.nodes.shape[-1]),
+                remedy="Give the extra slots coordinates of the same domain.",
+            )
+        return Grid(
+            nodes=torch.cat([self.nodes, other.nodes.expand(*self.nodes.shape[:-2], *other.nodes.shape[-2:])], -2),
+            weights=torch.cat([self.weights, other.weights.expand(*self.weights.shape[:-1], len(other))], -1),
+            is_counting=self.is_counting and other.is_counting,
+            is_uniform=self.is_unit and other.is_unit,
+            is_unit=self.is_unit and other.is_unit,
+            has_gaps=self.has_gaps or other.has_gaps,
+        )
+
+
+def absent(dtype: torch.dtype) -> float:
+    """Return what stands for log 0: its exp is exactly zero, and it survives a division by a small score scale."""
+    return -2e3 if dtype == torch.float16 else -1e30
+
+
+def counting(n: int, like: Tensor) -> Grid:
+    """Return the counting grid 0…n−1 on the device and dtype of ``like``."""
+    nodes = torch.arange(n, device=like.device, dtype=like.dtype)
+    weights = torch.ones((), device=like.device, dtype=like.dtype).expand(n)
+    return Grid(nodes[:, None], weights, is_counting=True, is_uniform=True, is_unit=True, is_ordered=True)

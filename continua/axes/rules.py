@@ -1,0 +1,279 @@
+"""Quadrature rules: how an axis becomes a grid. A new rule is one frozen class and one line in ``tests/cases.py``."""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from continua.axes.axis import Axis, Interval, Points, Product, Times, mass_of
+from continua.axes.grid import Grid
+from continua.config import register
+from continua.errors import GridError
+
+Array = NDArray[np.float64]
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """n nodes in [0, 1] and their weights (sum one), for an interval or, ``periodic``, for a circle.
+
+    ``order`` is p in |error| = O(n^−p) for smooth functions on an interval; ``inf`` is spectral. ``halves`` tells how a
+    causal row splits its own cell: in the middle (random nodes) or where the node lies in the cumulated weights.
+    """
+
+    def __hash__(self) -> int:
+        """Rules are frozen: grids are remembered by them."""
+        ...
+
+    @property
+    def n(self) -> int:
+        """How many nodes."""
+        ...
+
+    @property
+    def order(self) -> float:
+        """The power of 1/n in the error."""
+        ...
+
+    @property
+    def halves(self) -> bool:
+        """Whether a cell is split in its middle."""
+        ...
+
+    def reference(self, periodic: bool) -> tuple[Array, Array]:
+        """Return nodes and weights on the unit interval or circle."""
+        ...
+
+
+@register
+@dataclass(frozen=True)
+class Counting:
+    """Σ_i f(i): every point of ``Points(n)``, weight one. Discrete case: the plain sum."""
+
+    n: int
+    order: ClassVar[float] = math.inf
+    halves: ClassVar[bool] = False
+
+    def reference(self, periodic: bool) -> tuple[Array, Array]:
+        """Counting weighs points, so it has no nodes on an interval."""
+        raise GridError("Counting fits Points(n) only", got="an interval or circle", remedy="Use Midpoint(n).")
+
+
+@register
+@dataclass(frozen=True)
+class Midpoint:
+    """(1/n) Σ f((i+½)/n), order 2; spectral on a circle."""
+
+    n: int
+    order: ClassVar[float] = 2.0
+    halves: ClassVar[bool] = False
+
+    def reference(self, periodic: bool) -> tuple[Array, Array]:
+        """Cell centres, equal weights."""
+        return (np.arange(self.n) + 0.5) / self.n, np.full(self.n, 1.0 / self.n)
+
+
+@register
+@dataclass(frozen=True)
+class Trapezoid:
+    """Nodes i/(n−1), end weights halved, order 2; on a circle nodes i/n, equal weights, spectral."""
+
+    n: int
+    order: ClassVar[float] = 2.0
+    halves: ClassVar[bool] = False
+
+    def reference(self, periodic: bool) -> tuple[Array, Array]:
+        """Cell ends."""
+        if periodic or self.n == 1:
+            return np.arange(self.n) / self.n + (0.0 if periodic else 0.5), np.full(self.n, 1.0 / self.n)
+        weights = np.full(self.n, 1.0 / (self.n - 1))
+        weights[[0, -1]] /= 2
+        return np.linspace(0.0, 1.0, self.n), weights
+
+
+@register
+@dataclass(frozen=True)
+class LeftEnd:
+    """Nodes i/n, weight 1/n, order 1 (spectral on a circle): where the layers of a stack sit on [0, L].
+
+    Discrete case: on ``Interval(0, L)`` with n = L the nodes are the layer numbers 0…L−1.
+    """
+
+    n: int
+    order: ClassVar[float] = 1.0
+    halves: ClassVar[bool] = True
+
+    def reference(self, periodic: bool) -> tuple[Array, Array]:
+        """Cell starts, equal weights."""
+        return np.arange(self.n) / self.n, np.full(self.n, 1.0 / self.n)
+
+
+@register
+@dataclass(frozen=True)
+class GaussLegendre:
+    """Zeros of the Legendre polynomial P_n; exact up to degree 2n−1, spectral."""
+
+    n: int
+    order: ClassVar[float] = math.inf
+    halves: ClassVar[bool] = False
+
+    def reference(self, periodic: bool) -> tuple[Array, Array]:
+        """Gauss nodes, moved from [−1, 1] to [0, 1]."""
+        x, w = np.polynomial.legendre.leggauss(self.n)
+        return (x + 1) / 2, w / 2
+
+
+@register
+@dataclass(frozen=True)
+class ClenshawCurtis:
+    """Chebyshev extrema (1−cos(πi/(n−1)))/2 with weights exact for degree n−1, spectral; nested under n → 2n−1."""
+
+    n: int
+    order: ClassVar[float] = math.inf
+    halves: ClassVar[bool] = False
+
+    def reference(self, periodic: bool) -> tuple[Array, Array]:
+        """Solve for the weights in the cosine basis: Σ_i w_i cos(kθ_i) = ∫ T_k."""
+        if self.n == 1:
+            return np.array([0.5]), np.array([1.0])
+        theta = np.pi * np.arange(self.n) / (self.n - 1)
+        k = np.arange(self.n)
+        moments = np.where(k % 2 == 0, 1.0 / (1.0 - k.astype(float) ** 2 + (k == 1)), 0.0)
+        return (1 - np.cos(theta)) / 2, np.linalg.solve(np.cos(np.outer(k, theta)), moments * (-1.0) ** k)
+
+
+@register
+@dataclass(frozen=True)
+class Nested:
+    """The first n of the van der Corput order, equal weights: coarse grids are subsets of fine ones, order 1.
+
+    On ``Points(N)`` these are n of the N stored indices, each weighing N/n. Discrete case: n = N is ``Counting(N)``.
+    """
+
+    n: int
+    order: ClassVar[float] = 1.0
+    halves: ClassVar[bool] = True
+
+    def reference(self, periodic: bool) -> tuple[Array, Array]:
+        """Radical inverses in base two, sorted."""
+        return np.sort(radical_inverse(self.n)), np.full(self.n, 1.0 / self.n)
+
+
+@register
+@dataclass(frozen=True)
+class ProductRule:
+    """One rule for each factor of a ``Product``; n is the product of theirs."""
+
+    factors: tuple[Rule, ...]
+    halves: ClassVar[bool] = False
+
+    @property
+    def n(self) -> int:
+        """Number of nodes of the product grid."""
+        return math.prod(rule.n for rule in self.factors)
+
+    @property
+    def order(self) -> float:
+        """The lowest order among the factors, in the nodes of each factor."""
+        return min(rule.order for rule in self.factors)
+
+    def reference(self, periodic: bool) -> tuple[Array, Array]:
+        """A product has no single interval to stand on."""
+        raise GridError("ProductRule fits a Product only", got="a single axis", remedy="Use one of its factors.")
+
+
+def radical_inverse(n: int) -> Array:
+    """Van der Corput sequence 0, ½, ¼, ¾, …: the binary digits of k mirrored at the point."""
+    k = np.arange(n)
+    value, scale = np.zeros(n), 0.5
+    while k.any():
+        value += scale * (k % 2)
+        k, scale = k // 2, scale / 2
+    return value
+
+
+def default_rule(axis: Axis, n: int) -> Rule:
+    """The rule that a bare number of nodes means on ``axis``."""
+    if n < 1:
+        raise GridError("a grid needs at least one node", got=n, remedy="Ask for a whole number above zero.")
+    if isinstance(axis, Points):
+        return Counting(n) if axis.n in (None, n) else Nested(n)
+    if isinstance(axis, Product):
+        side = round(n ** (1 / axis.dim))
+        if side**axis.dim != n:
+            raise GridError(f"{n} nodes do not fill a box of dimension {axis.dim}", remedy="Write ProductRule((…)).")
+        return ProductRule(tuple(default_rule(factor, side) for factor in axis.factors))
+    return Trapezoid(n) if axis.periodic else Midpoint(n)
+
+
+@functools.lru_cache(maxsize=512)
+def grid_on(axis: Axis, rule: Rule) -> Grid:
+    """Return the grid of ``rule`` on ``axis`` in float64 on the CPU; nodes never depend on data."""
+    if rule.n < 1:
+        raise GridError(f"{type(rule).__name__} needs at least one node", got=rule.n, remedy="Use n ≥ 1.")
+    if isinstance(axis, Points):
+        return _grid_on_points(axis, rule)
+    if isinstance(axis, Product):
+        return _grid_on_product(axis, rule)
+    if isinstance(axis, Times):
+        if axis.start is None or axis.end is None:
+            raise GridError(
+                "Times() has no ends to lay a rule on", got=rule, remedy="Give stamps, or Times(start, end)."
+            )
+        axis = Interval(axis.start, axis.end)
+    u, w = rule.reference(axis.periodic)
+    left = w / 2 if rule.halves else np.clip(u - (np.cumsum(w) - w), 0.0, w)
+    mass = mass_of(axis)
+    return _make(axis.start + axis.length * u[:, None], mass * w, mass * left)
+
+
+def _grid_on_points(axis: Points, rule: Rule) -> Grid:
+    if not isinstance(rule, Counting | Nested):
+        raise GridError("Points has no geometry for this rule", got=rule, remedy="Use Counting(n) or Nested(n).")
+    total = axis.n or rule.n
+    if rule.n > total or (isinstance(rule, Counting) and rule.n != total):
+        remedy = f"Use Nested(n) with n ≤ {total}, or a continuous axis: Interval() or Circle()."
+        raise GridError(f"the axis has exactly {total} points", got=f"{rule.n} nodes", remedy=remedy)
+    chosen = np.sort(_bit_order(total)[: rule.n])
+    grid = _make(chosen[:, None].astype(float), np.full(rule.n, total / rule.n), None)
+    return Grid(**{**grid.__dict__, "is_counting": rule.n == total})
+
+
+@functools.lru_cache(maxsize=64)
+def _bit_order(total: int) -> NDArray[np.int64]:
+    """Indices 0…total−1 in van der Corput order: any first part is spread evenly."""
+    size = 1 << max(total - 1, 0).bit_length()
+    order = (radical_inverse(size) * size).astype(np.int64)
+    return order[order < total]
+
+
+def _grid_on_product(axis: Product, rule: Rule) -> Grid:
+    if not isinstance(rule, ProductRule) or len(rule.factors) != axis.dim:
+        remedy = f"Write ProductRule((…)) with {axis.dim} rules, or Samples() for scattered points."
+        raise GridError(f"a box of dimension {axis.dim} needs a rule for each factor", got=rule, remedy=remedy)
+    grids = [grid_on(f, r) for f, r in zip(axis.factors, rule.factors, strict=True)]
+    nodes = np.stack(np.meshgrid(*[g.nodes[:, 0].numpy() for g in grids], indexing="ij"), -1).reshape(-1, axis.dim)
+    weights = functools.reduce(np.multiply.outer, [g.weights.numpy() for g in grids]).reshape(-1)
+    return _make(nodes, weights * mass_of(axis) / weights.sum(), None)
+
+
+def grid_key(nodes: Array) -> bytes:
+    """Name a set of nodes up to rounding: 49·(1/49) is node 1 too."""
+    return (np.round(nodes, 11) + 0.0).tobytes()  # + 0.0 turns −0.0 into 0.0
+
+
+def _make(nodes: Array, weights: Array, left: Array | None) -> Grid:
+    increasing = nodes.shape[1] == 1 and bool((np.diff(nodes[:, 0]) > 0).all())
+    return Grid(
+        nodes=torch.from_numpy(np.ascontiguousarray(nodes)),
+        weights=torch.from_numpy(weights),
+        left=None if left is None else torch.from_numpy(left),
+        is_uniform=bool(np.ptp(weights) == 0),
+        is_unit=bool((weights == 1).all()),
+        is_ordered=increasing,
+        key=grid_key(nodes),
+    )

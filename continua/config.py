@@ -1,0 +1,90 @@
+"""Objects to plain dicts and back, with a version: the only place where a string chooses a class.
+
+A class registers itself with ``@register``. A registered object becomes ``{"kind": "Name", **arguments}``, where the
+arguments are those of its constructor; frozen dataclasses are read off their fields, every other class remembers what
+its constructor was called with. Nothing here knows any room of the house.
+"""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from continua.errors import ConfigError, nearest
+
+VERSION = 1
+_classes: dict[str, type] = {}
+C = TypeVar("C", bound=type)
+
+
+def register(cls: C) -> C:
+    """Make ``cls`` storable. Its constructor arguments must be storable too."""
+    if cls.__name__ in _classes and _classes[cls.__name__].__qualname__ != cls.__qualname__:
+        raise ConfigError(f"two classes are called {cls.__name__}", remedy="Rename one of them.")
+    if not dataclasses.is_dataclass(cls):
+        _remember_arguments(cls)
+    _classes[cls.__name__] = cls
+    return cls
+
+
+def _remember_arguments(cls: type) -> None:
+    init = cls.__init__  # type: ignore[misc]
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def remembering(self: Any, *args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        init(self, *args, **kwargs)
+        arguments = dict(bound.arguments)
+        arguments.pop(next(iter(signature.parameters)))
+        # written past nn.Module.__setattr__, so that a remembered sub-module is not registered twice
+        object.__setattr__(self, "_arguments", arguments)
+
+    cls.__init__ = remembering  # type: ignore[misc]
+
+
+def arguments(obj: Any) -> dict[str, Any]:
+    """Return the constructor arguments of a registered object."""
+    if dataclasses.is_dataclass(obj):
+        return {f.name: getattr(obj, f.name) for f in dataclasses.fields(obj) if f.init}
+    return dict(obj._arguments)
+
+
+def to_plain(obj: Any) -> Any:
+    """Return ``obj`` as numbers, strings, lists and dicts."""
+    if obj is None or isinstance(obj, bool | int | float | str):
+        return obj
+    if isinstance(obj, list | tuple):
+        return [to_plain(item) for item in obj]
+    if isinstance(obj, Mapping):
+        return {str(key): to_plain(value) for key, value in obj.items()}
+    name = type(obj).__name__
+    if _classes.get(name) is not type(obj):
+        raise ConfigError("only registered objects can be stored", got=name, remedy="Decorate the class: @register.")
+    return {"kind": name, **{key: to_plain(value) for key, value in arguments(obj).items()}}
+
+
+def from_plain(plain: Any) -> Any:
+    """Build the object that ``to_plain`` described. Lists come back as tuples."""
+    if isinstance(plain, list | tuple):
+        return tuple(from_plain(item) for item in plain)
+    if not isinstance(plain, Mapping):
+        return plain
+    values = {key: from_plain(value) for key, value in plain.items() if key != "kind"}
+    if "kind" not in plain:
+        return values
+    return build(plain["kind"], values)
+
+
+def build(name: str, values: Mapping[str, Any]) -> Any:
+    """Call the registered class ``name``; unknown names and keys are answered with the nearest known one."""
+    cls = _classes.get(name)
+    if cls is None:
+        raise ConfigError("unknown kind in the configuration", got=repr(name), remedy=nearest(name, list(_classes)))
+    known = [key for key in inspect.signature(cls).parameters if key != "self"]
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{name} has no setting of that name", got=repr(key), remedy=nearest(key, known))
+    return cls(**values)

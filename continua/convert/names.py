@@ -1,0 +1,124 @@
+"""Two-way maps between our tensors and those in a file, said as data.
+
+An ``Entry`` names one of our tensors, the tensor(s) in the file, and how the one lies in the other. ``{z}`` in a file's
+name stands for the layer number: all layers together are one tensor of ours.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+import torch
+
+from continua.errors import CheckpointError
+from continua.typing import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor of ours, without its layer axis, lies in the file.
+
+    The first ``rows`` dimensions of ours are merged into the rows of a matrix, the others into its columns; a
+    one-dimensional tensor in the file merges all. ``transpose`` stores that matrix as [in, out]. ``part=(i, n)`` means
+    that it is the i-th of n equal pieces along the output side.
+    """
+
+    rows: int = 1
+    transpose: bool = False
+    part: tuple[int, int] = (0, 1)
+
+    def take(self, stored: Tensor, shape: torch.Size) -> Tensor:
+        """File → ours."""
+        index, count = self.part
+        piece = stored.chunk(count, -1 if self.transpose else 0)[index]
+        return (piece.mT if self.transpose and piece.dim() == 2 else piece).reshape(shape)
+
+    def give(self, ours: Tensor, flat: bool) -> Tensor:
+        """Ours → this entry's piece of the file's tensor."""
+        if flat:
+            return ours.reshape(-1)
+        matrix = ours.flatten(self.rows).flatten(0, self.rows - 1)
+        return matrix.mT if self.transpose else matrix
+
+    def join(self, pieces: list[Tensor]) -> Tensor:
+        """Put the pieces of one tensor of the file together."""
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1 if self.transpose else 0)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One of our tensors and where it is in the file; ``flat`` marks vectors (biases, norms)."""
+
+    ours: str
+    theirs: str
+    layout: Layout = Layout()
+    flat: bool = False
+
+
+@dataclass(frozen=True)
+class NameMap:
+    """All entries of an architecture, a prefix that files may carry, and names that hold no weight of ours."""
+
+    entries: tuple[Entry, ...]
+    prefix: str = ""
+    ignored: tuple[str, ...] = ()
+
+    def load(self, stored: Mapping[str, Tensor], target: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+        """Return our state from the file's; every name must be accounted for."""
+        plain = {name.removeprefix(self.prefix): tensor for name, tensor in stored.items()}
+        used: set[str] = set()
+        state: dict[str, Tensor] = {}
+        for entry in self.entries:
+            names = layer_names(entry.theirs, layers)
+            _require(names, plain)
+            shape = target[entry.ours].shape[1:] if "{z}" in entry.theirs else target[entry.ours].shape
+            pieces = [_taken(entry, name, plain[name], shape) for name in names]
+            state[entry.ours] = torch.stack(pieces) if "{z}" in entry.theirs else pieces[0]
+            used.update(names)
+        extra = [n for n in plain if n not in used and not any(fnmatch(n, pattern) for pattern in self.ignored)]
+        if extra:
+            shown = ", ".join(sorted(extra)[:3])
+            remedy = "The file belongs to another architecture or has a head that Continua does not read yet."
+            raise CheckpointError("the file has tensors without a place in the model", got=shown, remedy=remedy)
+        return state
+
+    def store(self, state: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+        """Return the file's tensors from our state: the inverse of ``load``."""
+        pieces: dict[str, list[Tensor]] = {}
+        layouts: dict[str, Layout] = {}
+        for entry in sorted(self.entries, key=lambda entry: entry.layout.part[0]):
+            stacked = "{z}" in entry.theirs
+            for z, name in enumerate(layer_names(entry.theirs, layers)):
+                ours = state[entry.ours][z] if stacked else state[entry.ours]
+                pieces.setdefault(name, []).append(entry.layout.give(ours, entry.flat))
+                layouts[name] = entry.layout
+        return {self.prefix + name: layouts[name].join(parts).contiguous() for name, parts in pieces.items()}
+
+
+def layer_names(pattern: str, layers: int) -> list[str]:
+    """Spell a name out for every layer."""
+    return [pattern.format(z=z) for z in range(layers)] if "{z}" in pattern else [pattern]
+
+
+def norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
+    """Scale and shift of a LayerNorm."""
+    return (
+        Entry(f"{ours}.scale.coefficients", f"{theirs}.weight", flat=True),
+        Entry(f"{ours}.shift.coefficients", f"{theirs}.bias", flat=True),
+    )
+
+
+def _require(names: Iterable[str], plain: Mapping[str, Tensor]) -> None:
+    missing = [name for name in names if name not in plain]
+    if missing:
+        shown = ", ".join(missing[:3])
+        raise CheckpointError(
+            "the file lacks tensors of this architecture", got=f"no {shown}", remedy="Check config.json."
+        )
+
+
+def _taken(entry: Entry, name: str, stored: Tensor, shape: torch.Size) -> Tensor:
+    if stored.numel() != shape.numel() * entry.layout.part[1]:
+        remedy = "config.json and the weights do not belong together."
+        raise CheckpointError(f"{name} does not fit {entry.ours} {list(shape)}", got=list(stored.shape), remedy=remedy)
+    return entry.layout.take(stored, shape)

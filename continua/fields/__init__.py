@@ -1,0 +1,33 @@
+"""Fields: weights as functions, read on any grid."""
+
+from continua.fields.basis import Basis
+from continua.fields.field import Expansion, Field
+from continua.fields.generated import Generated
+from continua.fields.neural import Neural, Separable
+from continua.fields.nodal import Cubic, Hold, Linear, Nodal, Trigonometric
+from continua.fields.parametrisation import ByBasis, ByNetwork, Parametrisation, counted, kernel, kernel_std
+from continua.fields.spectral import BSpline, Cosine, Fourier, Legendre
+
+__all__ = [
+    "BSpline",
+    "Basis",
+    "ByBasis",
+    "ByNetwork",
+    "Cosine",
+    "Cubic",
+    "Expansion",
+    "Field",
+    "Fourier",
+    "Generated",
+    "Hold",
+    "Legendre",
+    "Linear",
+    "Neural",
+    "Nodal",
+    "Parametrisation",
+    "Separable",
+    "Trigonometric",
+    "counted",
+    "kernel",
+    "kernel_std",
+]

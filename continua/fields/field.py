@@ -1,0 +1,143 @@
+"""Fields: functions with parameters, read on a grid when the model runs."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, cast
+
+import torch
+from torch import nn
+
+from continua.axes import Axis, Grid
+from continua.config import register
+from continua.errors import ShapeError
+from continua.fields.basis import Basis
+from continua.fields.nodal import Nodal
+from continua.typing import Letter, Tensor
+
+
+class Field(Protocol):
+    """A function of the axes ``letters``, in that order."""
+
+    letters: tuple[Letter, ...]
+
+    def on(self, **grids: Grid) -> Tensor:
+        """Return the values on the product of the grids, one tensor dimension a letter."""
+        ...
+
+    def project(self, values: Tensor, grids: Mapping[Letter, Grid]) -> "Field":
+        """Set the parameters so that ``on(grids)`` is (nearest to) ``values``; return self."""
+        ...
+
+
+@register
+class Expansion(nn.Module):
+    """f(x_1, …, x_r) = Σ c_{k_1…k_r} B¹_{k_1}(x_1) ⋯ Bʳ_{k_r}(x_r).
+
+    ``bases`` holds one basis a letter, nodal, spectral or generated, in any mixture. On the native grid of its nodal
+    bases ``on`` returns the stored parameter itself: no copy, no cost.
+
+    Discrete case: with ``Nodal(Counting(n), Hold())`` on every axis this is ``nn.Parameter`` of that shape.
+    """
+
+    def __init__(
+        self, axes: Mapping[Letter, Axis], bases: Mapping[Letter, Basis], std: float = 0.0, mean: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.axes, self.letters = dict(axes), tuple(axes)
+        self.bases = {letter: bases[letter] for letter in self.letters}
+        self.networks = nn.ModuleDict({k: b for k, b in self.bases.items() if isinstance(b, nn.Module)})
+        self._matrices: dict[tuple[object, ...], Tensor | None] = {}
+        self._kept: tuple[object, Tensor] | None = None
+        self.coefficients = nn.Parameter(torch.empty([basis.size for basis in self.bases.values()]))
+        self.reset(std, mean)
+
+    @torch.no_grad()
+    def reset(self, std: float, mean: float, generator: torch.Generator | None = None) -> None:
+        """Draw coefficients so that the values have about this standard deviation around ``mean``."""
+        spread = 1.0
+        for basis in self.bases.values():
+            spread *= basis.spread
+        self.coefficients.normal_(0.0, 1.0, generator=generator).mul_(std / spread**0.5)
+        if mean != 0.0:
+            self.coefficients.add_(mean * self._constant())
+
+    def _constant(self) -> Tensor:
+        """Coefficients of the function one: all ones for nodal, B-spline and generated, the first mode otherwise."""
+        ones = torch.ones(())
+        for letter, basis in self.bases.items():
+            line = torch.ones(basis.size)
+            if basis.native_key(self.axes[letter]) is None and basis.spread > 1:
+                line[1:] = 0
+            elif letter in self.networks:
+                line = line * basis.size**-0.5
+            ones = ones[..., None] * line
+        return ones
+
+    def on(self, **grids: Grid) -> Tensor:
+        """Contract every axis with its basis; axes on their native grid are left alone."""
+        if torch.is_grad_enabled() or self.networks or self.coefficients.is_inference():
+            return self._read(grids)
+        # without gradients the values are kept until a parameter changes (in place: the version counts; or replaced)
+        state = (self.coefficients._version, self.coefficients.data_ptr(), self.coefficients.dtype)
+        wanted = (state, tuple(grids[letter].key for letter in self.letters))
+        if None in wanted[1]:
+            return self._read(grids)
+        if self._kept is None or self._kept[0] != wanted:
+            self._kept = (wanted, self._read(grids))
+        return self._kept[1]
+
+    def _read(self, grids: Mapping[Letter, Grid]) -> Tensor:
+        values: Tensor = self.coefficients
+        for position, letter in enumerate(self.letters):
+            values = self._contract(values, position, letter, grids[letter])
+        return values
+
+    def _contract(self, values: Tensor, position: int, letter: Letter, grid: Grid) -> Tensor:
+        axis, basis = self.axes[letter], self.bases[letter]
+        if grid.key is not None and grid.key == basis.native_key(axis):
+            return values
+        if isinstance(basis, Nodal) and grid.key is not None:
+            rows = self._cached("rows", letter, grid, lambda: basis.rows(axis, grid.nodes), values.device)
+            if rows is not None:
+                return values.index_select(position, rows)
+        return torch.moveaxis(torch.tensordot(self.matrix(letter, grid), values, ([-1], [position])), 0, position)
+
+    def matrix(self, letter: Letter, grid: Grid) -> Tensor:
+        """Return the basis matrix of one axis on ``grid``, remembered where it depends on the grid alone."""
+        axis, basis, like = self.axes[letter], self.bases[letter], self.coefficients
+        if letter in self.networks or grid.key is None:
+            return basis.matrix(axis, grid.nodes.to(like.device)).to(like)
+        made = self._cached("matrix", letter, grid, lambda: basis.matrix(axis, grid.nodes.double()), like.device)
+        return cast(Tensor, made).to(like.dtype)
+
+    def _cached(
+        self, what: str, letter: Letter, grid: Grid, make: Callable[[], Tensor | None], device: torch.device
+    ) -> Tensor | None:
+        key = (what, letter, grid.key, device)
+        if key not in self._matrices:
+            if len(self._matrices) > 256:
+                self._matrices.clear()
+            made = make()
+            self._matrices[key] = made if made is None else made.detach().to(device)
+        return self._matrices[key]
+
+    @torch.no_grad()
+    def project(self, values: Tensor, grids: Mapping[Letter, Grid]) -> "Expansion":
+        """Least squares axis by axis (exact where the basis can carry the values)."""
+        expected = tuple(len(grids[letter]) for letter in self.letters)
+        if tuple(values.shape) != expected:
+            named = ", ".join(f"{k}={n}" for k, n in zip(self.letters, expected, strict=True))
+            raise ShapeError(f"the values need shape [{named}]", got=list(values.shape), remedy="Check the grids.")
+        coefficients = values.to(self.coefficients)
+        for position, letter in enumerate(self.letters):
+            grid = grids[letter]
+            if grid.key is not None and grid.key == self.bases[letter].native_key(self.axes[letter]):
+                continue
+            inverse = torch.linalg.pinv(self.matrix(letter, grid))
+            coefficients = torch.moveaxis(torch.tensordot(inverse, coefficients, ([-1], [position])), 0, position)
+        self.coefficients.copy_(coefficients)
+        return self
+
+    def extra_repr(self) -> str:
+        """Show the function this is."""
+        kinds = ", ".join(f"{k}: {b if not isinstance(b, nn.Module) else 'Generated'}" for k, b in self.bases.items())
+        return f"{kinds}"

@@ -1,0 +1,40 @@
+"""The hypernetwork: a basis in depth that a small network emits."""
+
+import torch
+from torch import nn
+
+from continua.axes import Axis
+from continua.config import register
+from continua.fields.basis import unit_coordinate
+from continua.typing import Float, Tensor
+
+
+@register
+class Generated(nn.Module):
+    """θ(z) = Σ_k H_φ(z)_k θ_k: a network emits ``size`` basis *coefficients* for each depth, not the weights.
+
+    Emitting coefficients costs one small network evaluation and one matrix product for all depths; emitting weights
+    costs more than the Transformer itself. Give it to the ``z`` axis of a field.
+    """
+
+    spread = 1.0
+
+    def __init__(self, size: int, hidden: int = 32, seed: int = 0) -> None:
+        super().__init__()
+        self.size = size
+        generator = torch.Generator().manual_seed(seed)
+        self.inner = nn.Parameter(torch.randn(hidden, 4, generator=generator))
+        self.shift = nn.Parameter(torch.randn(hidden, generator=generator))
+        self.outer = nn.Parameter(torch.randn(size, hidden, generator=generator) * (hidden * size) ** -0.5)
+        self.rest = nn.Parameter(torch.full((size,), size**-0.5))
+
+    def native_key(self, axis: Axis) -> bytes | None:
+        """A generated basis is cardinal nowhere."""
+        return None
+
+    def matrix(self, axis: Axis, nodes: Float[Tensor, "*b n 1"]) -> Float[Tensor, "*b n size"]:
+        """Evaluate the network at all depths at once."""
+        u = unit_coordinate(axis, nodes)[..., None]
+        features = torch.cat([u, u * u, (torch.pi * u).cos(), (torch.pi * u).sin()], -1).to(self.inner)
+        hidden = torch.tanh(features @ self.inner.T + self.shift)
+        return hidden @ self.outer.T + self.rest

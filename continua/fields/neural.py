@@ -1,0 +1,126 @@
+"""Coordinate networks: fields whose values a network computes from the coordinates."""
+
+import math
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+from torch import nn
+
+from continua.axes import Axis, Circle, Grid
+from continua.config import register
+from continua.errors import ShapeError
+from continua.fields.basis import unit_coordinate
+from continua.typing import Letter, Tensor
+
+
+def wave_features(axis: Axis, grid: Grid, count: int, like: Tensor) -> Tensor:
+    """x, cos, sin of ``count`` whole (circle) or half (interval) waves of one coordinate: [n, 2·count+1]."""
+    u = unit_coordinate(axis, grid.nodes.to(like))[..., None]
+    base = 2 * math.pi if isinstance(axis, Circle) else math.pi
+    waves = base * u * torch.arange(1, count + 1, dtype=u.dtype, device=u.device)
+    head = torch.zeros_like(u) if isinstance(axis, Circle) else u - 0.5
+    return torch.cat([head, waves.cos(), waves.sin()], -1)
+
+
+@register
+class Neural(nn.Module):
+    """f(x_1, …, x_r) = network(features(x_1), …, features(x_r)): a joint coordinate network, one hidden layer.
+
+    Its cost is the number of grid points times the width. ``Separable`` is the cheap form.
+    """
+
+    def __init__(
+        self, axes: Mapping[Letter, Axis], hidden: int = 64, waves: int = 4, std: float = 1.0, mean: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.axes, self.letters, self.waves = dict(axes), tuple(axes), waves
+        self.inner = nn.ParameterDict({k: nn.Parameter(torch.randn(hidden, 2 * waves + 1)) for k in self.letters})
+        for weight in self.inner.values():
+            weight.data.div_(math.sqrt((waves + 1) * len(self.letters)))
+        self.shift = nn.Parameter(torch.randn(hidden))
+        self.outer = nn.Parameter(torch.randn(hidden) * (std * math.sqrt(2 / hidden)))
+        self.rest = nn.Parameter(torch.full((), mean))
+
+    def _hidden(self, grids: Mapping[Letter, Grid]) -> Tensor:
+        # the first layer is linear in concatenated features: add one small table for each axis instead
+        total: Tensor = self.shift
+        for position, letter in enumerate(self.letters):
+            line = wave_features(self.axes[letter], grids[letter], self.waves, self.shift) @ self.inner[letter].T
+            total = total + line.reshape(-1, *[1] * (len(self.letters) - 1 - position), line.shape[-1])
+        return torch.tanh(total)
+
+    def on(self, **grids: Grid) -> Tensor:
+        """Evaluate the network at every point of the product grid."""
+        return self._hidden(grids) @ self.outer + self.rest
+
+    @torch.no_grad()
+    def project(self, values: Tensor, grids: Mapping[Letter, Grid]) -> "Neural":
+        """Least squares for the last layer; the first stays as it was drawn."""
+        features = self._hidden(grids).reshape(-1, self.outer.numel())
+        if values.numel() != len(features):
+            raise ShapeError(f"the values need {len(features)} entries", got=values.numel(), remedy="Check the grids.")
+        table = torch.cat([features, torch.ones_like(features[:, :1])], 1)
+        solution = torch.linalg.lstsq(table, values.to(table).reshape(-1, 1)).solution[:, 0]
+        self.outer.copy_(solution[:-1])
+        self.rest.copy_(solution[-1])
+        return self
+
+
+@register
+class Separable(nn.Module):
+    """f(x_1, …, x_r) = mean + Σ_k u¹_k(x_1) ⋯ uʳ_k(x_r): a rank-``rank`` product of one-axis networks.
+
+    Cheap for each step: the networks see the nodes of one axis at a time, and one contraction builds the kernel.
+    """
+
+    def __init__(
+        self, axes: Mapping[Letter, Axis], rank: int = 8, hidden: int = 32, std: float = 1.0, mean: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.axes, self.letters = dict(axes), tuple(axes)
+        scale = (std * math.sqrt(1 / rank)) ** (1 / len(self.letters))
+        self.factors = nn.ModuleDict({k: _Factor(axes[k], rank, hidden, scale) for k in self.letters})
+        self.rest = nn.Parameter(torch.full((), mean))
+
+    def on(self, **grids: Grid) -> Tensor:
+        """Contract the factors over the rank."""
+        factors = [cast(_Factor, self.factors[k])(grids[k]) for k in self.letters]
+        spec = ",".join(f"{chr(97 + i)}z" for i in range(len(factors)))
+        out = "".join(chr(97 + i) for i in range(len(factors)))
+        return torch.einsum(f"{spec}->{out}", *factors) + self.rest
+
+    @torch.no_grad()
+    def project(self, values: Tensor, grids: Mapping[Letter, Grid]) -> "Separable":
+        """Alternating least squares over the last layers of the factors."""
+        target = values.to(self.rest) - self.rest
+        for _ in range(20):
+            for position, letter in enumerate(self.letters):
+                others = [cast(_Factor, self.factors[k])(grids[k]) for k in self.letters if k != letter]
+                table = others[0]
+                for other in others[1:]:
+                    table = (table[:, None] * other[None]).flatten(0, 1)
+                unfolded = torch.moveaxis(target, position, 0).flatten(1)
+                wanted = torch.linalg.lstsq(table, unfolded.T).solution.T
+                cast(_Factor, self.factors[letter]).project(wanted, grids[letter])
+        return self
+
+
+class _Factor(nn.Module):
+    """One axis of a separable field: [n, rank]."""
+
+    def __init__(self, axis: Axis, rank: int, hidden: int, scale: float) -> None:
+        super().__init__()
+        self.axis = axis
+        self.inner = nn.Parameter(torch.randn(hidden, 9) / math.sqrt(5))
+        self.shift = nn.Parameter(torch.randn(hidden))
+        self.outer = nn.Parameter(torch.randn(rank, hidden) * (scale * math.sqrt(2 / hidden)))
+
+    def _hidden(self, grid: Grid) -> Tensor:
+        return torch.tanh(wave_features(self.axis, grid, 4, self.shift) @ self.inner.T + self.shift)
+
+    def forward(self, grid: Grid) -> Tensor:
+        return self._hidden(grid) @ self.outer.T
+
+    def project(self, wanted: Tensor, grid: Grid) -> None:
+        self.outer.copy_(torch.linalg.lstsq(self._hidden(grid), wanted).solution.T)

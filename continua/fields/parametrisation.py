@@ -1,0 +1,141 @@
+"""Parametrisations: which kind of field a model's weights are, said once for all of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from continua.axes import ALIASES, Axes, Axis, Counting, LeftEnd, Points, mass_of
+from continua.config import from_plain, register, to_plain
+from continua.errors import ConfigError
+from continua.fields.basis import Basis
+from continua.fields.field import Expansion, Field
+from continua.fields.generated import Generated
+from continua.fields.neural import Neural, Separable
+from continua.fields.nodal import Nodal
+from continua.typing import Letter
+
+
+class Parametrisation(Protocol):
+    """Makes fields over the letters of a model's axes."""
+
+    @property
+    def axes(self) -> Axes:
+        """The model's axes."""
+        ...
+
+    def field(self, letters: str, std: float = 0.0, mean: float = 0.0) -> Field:
+        """Return a new field over ``letters`` whose values have about this spread around ``mean``."""
+        ...
+
+    def table(self, rows: int, letter: Letter, std: float) -> Field:
+        """Return a field over ``rows`` counted entries (letter ``n``) and one axis: an embedding, a head."""
+        ...
+
+    def rank(self, letter: Letter) -> float:
+        """How many independent functions the fields have along ``letter``: it settles initial scales."""
+        ...
+
+    def autonomous(self) -> "Parametrisation":
+        """Return the same parametrisation without depth: fields that do not change along z."""
+        ...
+
+
+def kernel_std(weights: Parametrisation, inputs: str) -> float:
+    """√rank / mass over the inputs: 1/√n on counting axes, and the same output variance for smooth kernels."""
+    std = 1.0
+    for letter in inputs:
+        std *= weights.rank(letter) ** 0.5 / mass_of(weights.axes[letter])
+    return std
+
+
+def kernel(weights: Parametrisation, letters: str, inputs: str, gain: float = 1.0) -> Field:
+    """Return a kernel over ``letters`` that keeps variances when integrated over ``inputs``."""
+    return weights.field(letters, std=gain * kernel_std(weights, inputs))
+
+
+@register
+@dataclass(frozen=True)
+class ByBasis:
+    """Every weight is an ``Expansion`` with the same basis along each letter; no basis for ``z``: autonomous."""
+
+    axes: Axes
+    bases: Mapping[Letter, Basis]
+
+    def __post_init__(self) -> None:
+        missing = [letter for letter in "dhem" if letter not in self.bases]
+        if missing:
+            raise ConfigError("every width needs a basis", got=f"none for {', '.join(missing)}", remedy="Add them.")
+
+    def _basis(self, letter: Letter) -> Basis:
+        """A fresh copy: generated bases have parameters, and fields must not share them by accident."""
+        basis: Basis = from_plain(to_plain(self.bases[ALIASES.get(letter, letter)]))
+        return basis
+
+    def field(self, letters: str, std: float = 0.0, mean: float = 0.0) -> Field:
+        """Expand over the letters; ``z`` is left out where no basis in depth is given."""
+        kept = _along(self.axes, letters, depth="z" in self.bases)
+        return Expansion(kept, {letter: self._basis(letter) for letter in kept}, std, mean)
+
+    def table(self, rows: int, letter: Letter, std: float) -> Field:
+        """Counted rows times the letter's own basis."""
+        axes = {"n": Points(rows), letter: self.axes[letter]}
+        return Expansion(axes, {"n": Nodal(Counting(rows)), letter: self._basis(letter)}, std)
+
+    def rank(self, letter: Letter) -> float:
+        """The size of the basis."""
+        return float(self.bases[ALIASES.get(letter, letter)].size)
+
+    def autonomous(self) -> "ByBasis":
+        """Drop the basis of z."""
+        return replace(self, bases={k: v for k, v in self.bases.items() if k != "z"})
+
+
+@register
+@dataclass(frozen=True)
+class ByNetwork:
+    """Every weight is a coordinate network: separable of the given rank, or joint with ``separable=None``."""
+
+    axes: Axes
+    hidden: int = 32
+    separable: int | None = 8
+    depth: bool = True
+
+    def field(self, letters: str, std: float = 0.0, mean: float = 0.0) -> Field:
+        """Return the network over the letters."""
+        kept = _along(self.axes, letters, self.depth)
+        if self.separable is None:
+            return Neural(kept, hidden=self.hidden, std=std, mean=mean)
+        return Separable(kept, rank=self.separable, hidden=self.hidden, std=std, mean=mean)
+
+    def table(self, rows: int, letter: Letter, std: float) -> Field:
+        """Counted rows times functions that a network makes."""
+        axes = {"n": Points(rows), letter: self.axes[letter]}
+        return Expansion(axes, {"n": Nodal(Counting(rows)), letter: Generated(16, self.hidden)}, std)
+
+    def rank(self, letter: Letter) -> float:
+        """A handful of waves: networks are smooth."""
+        return 8.0
+
+    def autonomous(self) -> "ByNetwork":
+        """Leave z out of the networks' inputs."""
+        return replace(self, depth=False)
+
+
+def _along(axes: Axes, letters: str, depth: bool) -> dict[Letter, Axis]:
+    return {letter: axes[letter] for letter in letters if letter != "z" or depth}
+
+
+def counted(axes: Axes, layers: int | None = None) -> ByBasis:
+    """Ordinary weights: one number for each point of every axis, and one set for each layer (``None``: one set).
+
+    Discrete case: every field is an ``nn.Parameter`` of shape [layers, …].
+    """
+    bases: dict[Letter, Basis] = {}
+    for letter in "dhem":
+        axis = axes[letter]
+        if not isinstance(axis, Points) or axis.n is None:
+            raise ConfigError(f"counted weights need {letter}=Points(n)", got=axis, remedy="Use ByBasis there.")
+        bases[letter] = Nodal(Counting(axis.n))
+    if layers is not None:
+        bases["z"] = Nodal(LeftEnd(layers))
+    return ByBasis(axes, bases)

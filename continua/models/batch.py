@@ -1,0 +1,89 @@
+"""What a model is given: values at tokens, and where and when those tokens are."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from continua.axes import Axis, Grid, Points, Rule, Samples, counting, grid_on
+from continua.errors import GridError, ShapeError
+from continua.typing import Callable, Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tokens or observations with their stamps.
+
+    ``values`` are token numbers [b, t], observations [b, t, channels], or a function of the nodes that returns those.
+    ``times`` are stamps [t] or [b, t] (or points [.., t, k]); without them tokens are counted, or laid on the grid of
+    ``at(t=…)``. ``observed`` marks what is present. ``grid`` gives nodes and weights outright. ``pairs`` restricts or
+    biases attention (see ``Context``). ``types`` are token types; ``source`` is what an encoder reads.
+    """
+
+    values: Tensor | Callable[[Tensor], Tensor]
+    times: Tensor | None = None
+    observed: Tensor | None = None
+    grid: Grid | None = None
+    pairs: Tensor | None = None
+    types: Tensor | None = None
+    source: "Batch | None" = None
+    cross_pairs: Tensor | None = None
+
+    @classmethod
+    def of(cls, batch: "Batch | Tensor") -> "Batch":
+        """A bare tensor is a batch of values."""
+        return batch if isinstance(batch, Batch) else cls(batch)
+
+
+def place(batch: Batch, axis: Axis, rule: Rule | None, like: Tensor) -> tuple[Batch, Grid]:
+    """Return the batch with its values evaluated, and the token grid they live on."""
+    grid = _grid(batch, axis, rule, like)
+    values: Any = batch.values
+    if callable(values) and not isinstance(values, Tensor):
+        if grid is None:
+            raise GridError(
+                "a function needs nodes", got="no times and no rule", remedy="Give times, or at(t=Midpoint(n))."
+            )
+        values = values(grid.nodes)
+    if not isinstance(values, Tensor) or values.dim() not in (2, 3):
+        shape = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ShapeError("values need shape [b, t] or [b, t, channels]", got=shape, remedy="Add a batch dimension.")
+    if values.shape[1] == 0 or values.shape[0] == 0:
+        raise ShapeError("a sequence needs at least one token", got=list(values.shape), remedy="Drop empty sequences.")
+    if grid is None:
+        grid = counting(values.shape[1], like)
+        grid = grid if batch.observed is None else grid.only(_flags(batch.observed))
+    if len(grid) != values.shape[1]:
+        remedy = "Give one stamp for each token."
+        raise ShapeError(f"{values.shape[1]} tokens need as many nodes", got=f"{len(grid)} nodes", remedy=remedy)
+    lead = grid.weights.shape[:-1]
+    if lead not in ((), (1,), (values.shape[0],)):
+        raise ShapeError(
+            f"stamps need shape [t] or [{values.shape[0]}, t]", got=list(grid.weights.shape), remedy="Match the batch."
+        )
+    return replace(batch, values=values), grid
+
+
+def _flags(observed: Tensor) -> Tensor:
+    if observed.dtype != torch.bool:
+        observed = observed != 0
+    if observed.dim() not in (1, 2):
+        raise ShapeError("observed needs shape [t] or [b, t]", got=list(observed.shape), remedy="One flag a token.")
+    return observed
+
+
+def _grid(batch: Batch, axis: Axis, rule: Rule | None, like: Tensor) -> Grid | None:
+    """The grid that the batch or the discretisation names; ``None``: count the tokens."""
+    observed = None if batch.observed is None else _flags(batch.observed)
+    if batch.grid is not None:
+        grid = batch.grid.to(like)
+        return grid if observed is None else grid.only(observed)
+    if batch.times is not None:
+        return Samples().on(axis, batch.times.to(like), observed)
+    if rule is not None:
+        grid = grid_on(axis, rule).to(like)
+        return grid if observed is None else grid.only(observed)
+    if isinstance(axis, Points):
+        return None
+    remedy = "Pass Batch(values, times=…), or name a rule: model.at(t=Midpoint(n))."
+    raise GridError("tokens on a continuous axis need stamps", got="none", remedy=remedy)

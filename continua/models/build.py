@@ -1,0 +1,111 @@
+"""Building blocks of models: where norms go, and how a continuous model is put together."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from continua.axes import Axes, Axis, Circle, Counting, Discretisation, Interval, Points, at, default_rule, with_mass
+from continua.errors import ConfigError
+from continua.fields import Basis, ByBasis, Cubic, Legendre, Nodal, Trigonometric
+from continua.flow import Fixed, LieTrotter
+from continua.models.embed import Observations, Tokens
+from continua.models.readout import Readout
+from continua.operators import Attention, Causal, LayerNorm, Learned, Mask, Operator, Parts, Pointwise, PreNorm, Project
+from continua.typing import Letter
+
+
+def pre_norm(branches: tuple[Operator, ...], norm: Callable[[], Operator]) -> Parts:
+    """A[N(x)] for each branch."""
+    return Parts(tuple(PreNorm(norm(), branch) for branch in branches))
+
+
+def post_norm(branches: tuple[Operator, ...], norm: Callable[[], Operator]) -> Parts:
+    """Each branch, then the projection x ← N(x)."""
+    return Parts(tuple(part for branch in branches for part in (branch, Project(norm()))))
+
+
+def discrete_axes(d: int, heads: int, m: int, depth: int) -> tuple[Axes, Discretisation]:
+    """Counting axes and unit steps: where the standard Transformer lives."""
+    if heads < 1 or d % heads:
+        raise ConfigError(f"a width of {d} does not divide into heads", got=heads, remedy=f"Choose a divisor of {d}.")
+    e = d // heads
+    axes = Axes(t=Points(), d=Points(d), h=Points(heads), e=Points(e), m=Points(m), z=Interval(0.0, float(depth)))
+    native = Discretisation(
+        d=Counting(d), h=Counting(heads), e=Counting(e), m=Counting(m), z=Fixed(depth, LieTrotter())
+    )
+    return axes, native
+
+
+def smooth_bases(axes: Axes, native: Discretisation, depth_modes: int) -> dict[Letter, Basis]:
+    """Nodal values with smooth reading along the widths, few smooth functions along depth.
+
+    Circles are read by Fourier resampling, intervals by cubic splines, points one by one.
+    """
+    bases: dict[Letter, Basis] = {"z": Legendre(depth_modes)}
+    for letter in "dhem":
+        axis, rule = axes[letter], getattr(native, letter)
+        if isinstance(axis, Points):
+            bases[letter] = Nodal(Counting(rule.n))
+        else:
+            bases[letter] = Nodal(rule, Trigonometric() if isinstance(axis, Circle) else Cubic())
+    return bases
+
+
+def continuous_parts(
+    vocab: int | None = None,
+    channels: int | None = None,
+    t: Axis = Points(),  # noqa: B008  (frozen)
+    d: Axis = Circle(),  # noqa: B008
+    h: Axis = Interval(),  # noqa: B008
+    at: Discretisation = at(d=128, h=4, z=6),  # noqa: B008
+    mask: Mask | None = None,
+    bases: Mapping[Letter, Basis] | None = None,
+) -> dict[str, Any]:
+    """The parts of a Transformer whose axes are continuous: nothing here is a layer count, only a native grid.
+
+    ``vocab`` makes a language model (causal unless ``mask`` says otherwise, tied head); ``channels`` a map between
+    fields with that many values at each node of ``t``. ``at`` is the native discretisation; e defaults to d/h, m to 4d.
+    ``bases`` replaces the basis of some letters, for example ``{"z": BSpline(6)}``.
+    """
+    if (vocab is None) == (channels is None):
+        raise ConfigError("a model reads tokens or observations", got="both or none", remedy="Give vocab or channels.")
+    axes, native = continuous_axes(t, d, h, at)
+    weights = ByBasis(axes, {**smooth_bases(axes, native, min(native.z.steps, 6)), **(bases or {})})
+    fixed = weights.autonomous()
+    if vocab is not None:
+        mask = Causal() if mask is None else mask
+        embed: Tokens | Observations = Tokens(fixed, vocab, Learned(fixed, 1024))
+        readout = Readout(fixed, vocab, before=(LayerNorm(fixed),), tied=True)
+    else:
+        embed = Observations(fixed, channels or 1)
+        readout = Readout(fixed, channels, before=(LayerNorm(fixed),))
+    block = pre_norm((Attention(weights, mask=mask), Pointwise(weights)), lambda: LayerNorm(weights))
+    return {"axes": axes, "native": native, "embed": embed, "block": block, "readout": readout}
+
+
+def continuous_axes(t: Axis, d: Axis, h: Axis, at: Discretisation) -> tuple[Axes, Discretisation]:
+    """Settle masses and rules: native nodes weigh one each, and depth is as long as its native number of steps."""
+    if at.d is None or at.h is None or at.z is None:
+        raise ConfigError("the native grid needs d, h and z", got=str(at), remedy="Write at(d=128, h=4, z=6).")
+    width, heads = _size(at.d), _size(at.h)
+    if at.e is None and width % heads:
+        raise ConfigError(f"a width of {width} does not divide into heads", got=heads, remedy="Give at(e=…) too.")
+    depth = at.z if isinstance(at.z, Fixed) else Fixed(at.z, LieTrotter())
+    depth = depth if depth.solver is not None else replace(depth, solver=LieTrotter())
+    inner = width // heads if at.e is None else _size(at.e)
+    hidden = 4 * width if at.m is None else _size(at.m)
+    axes = Axes(
+        t=t,
+        d=with_mass(d, width),
+        h=with_mass(h, heads),
+        e=with_mass(Interval(), inner),
+        m=with_mass(Circle(), hidden),
+        z=Interval(0.0, float(depth.steps)),
+    )
+    sizes = {"d": at.d, "h": at.h, "e": at.e or inner, "m": at.m or hidden}
+    rules = {k: default_rule(axes[k], v) if isinstance(v, int) else v for k, v in sizes.items()}
+    return axes, Discretisation(t=at.t, **rules, z=depth)
+
+
+def _size(wish: object) -> int:
+    return wish if isinstance(wish, int) else wish.n

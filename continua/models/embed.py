@@ -1,0 +1,101 @@
+"""Embeddings: from data to the field X(0, t, d)."""
+
+from torch import nn
+from torch.nn.functional import embedding
+
+from continua.axes import Counting, Grid, Points, grid_on
+from continua.config import register
+from continua.errors import ShapeError
+from continua.fields import Parametrisation
+from continua.models.batch import Batch
+from continua.operators import Encoding, Grids, Operator, depth_grid
+from continua.typing import Tensor
+
+START = 0.0
+
+
+def apply_once(operator: Operator, grids: Grids, x: Tensor) -> Tensor:
+    """Apply an operator outside the flow (its weights do not depend on depth)."""
+    f, args = operator.bind({**grids, "z": depth_grid((START,))})
+    return f(START, x, args)
+
+
+def rows(count: int) -> Grid:
+    """The grid of a table's counted rows."""
+    return grid_on(Points(count), Counting(count))
+
+
+@register
+class Tokens(nn.Module):
+    """X(0, t, d) = E(token(t), d) + type(t, d) + p(t, d), normalised if ``norm`` is given.
+
+    Discrete case: ``nn.Embedding`` plus a position table (GPT-2: wte + wpe; BERT: three tables and a LayerNorm).
+    """
+
+    def __init__(
+        self,
+        weights: Parametrisation,
+        vocab: int,
+        position: Encoding | None = None,
+        types: int = 0,
+        norm: Operator | None = None,
+        std: float = 0.02,
+    ) -> None:
+        super().__init__()
+        self.vocab, self.position, self.norm = vocab, position, norm
+        self.table = weights.table(vocab, "d", std)
+        self.types = weights.table(types, "d", std) if types else None
+        self.type_count = types
+
+    def forward(self, batch: Batch, grids: Grids) -> Tensor:
+        """Look the tokens up on the d grid."""
+        ids = batch.values
+        if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dim() != 2:
+            got = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
+            raise ShapeError("tokens are whole numbers of shape [b, t]", got=got, remedy="Tokenise the text first.")
+        x = embedding(ids, self.table.on(n=rows(self.vocab), d=grids["d"]))
+        if self.types is not None:
+            table = self.types.on(n=rows(self.type_count), d=grids["d"])
+            x = x + (table[0] if batch.types is None else embedding(batch.types, table))
+        if self.position is not None:
+            x = x + self.position(grids["t"], grids["d"], x)
+        return x if self.norm is None else apply_once(self.norm, grids, x)
+
+
+@register
+class Observations(nn.Module):
+    """X(0, t, d) = Σ_i u_i(t) B(i, d) + b(d) + p(t, d): a field or series with ``channels`` values at each node.
+
+    Discrete case: ``nn.Linear(channels, n)`` at each token.
+    """
+
+    def __init__(self, weights: Parametrisation, channels: int, position: Encoding | None = None) -> None:
+        super().__init__()
+        self.channels, self.position = channels, position
+        self.table = weights.table(channels, "d", std=channels**-0.5)
+        self.bias = weights.table(1, "d", std=0.02)
+
+    def forward(self, batch: Batch, grids: Grids) -> Tensor:
+        """Lift the channels to the d grid; absent tokens start at zero."""
+        values = batch.values
+        if not isinstance(values, Tensor) or values.dim() != 3 or values.shape[-1] != self.channels:
+            got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ShapeError(f"observations need shape [b, t, {self.channels}]", got=got, remedy="Check the channels.")
+        table = self.table.on(n=rows(self.channels), d=grids["d"])
+        x = values.to(table) @ table + self.bias.on(n=rows(1), d=grids["d"])
+        if self.position is not None:
+            x = x + self.position(grids["t"], grids["d"], x)
+        return x.masked_fill(~grids["t"].observed[..., None], 0.0) if grids["t"].has_gaps else x
+
+
+@register
+class Given(nn.Module):
+    """X(0, t, d) is handed over as it is: [b, t, n] on the d grid of the call (layers used on their own)."""
+
+    def forward(self, batch: Batch, grids: Grids) -> Tensor:
+        """Check the width."""
+        x = batch.values
+        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != len(grids["d"]):
+            got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ShapeError(f"the state needs shape [b, t, {len(grids['d'])}]", got=got, remedy="Match at(d=…).")
+        return x

@@ -1,0 +1,60 @@
+"""Readouts: from the field X(Z, t, d) to an answer."""
+
+from torch import nn
+from torch.nn.functional import linear
+
+from continua.config import register
+from continua.errors import ConfigError
+from continua.fields import Field, Parametrisation, kernel_std
+from continua.models.embed import apply_once, rows
+from continua.operators import Grids, Operator
+from continua.typing import Tensor
+
+
+@register
+class Readout(nn.Module):
+    """y(t, v) = ∫ R(v, d) N[X](t, d) dμ(d) + b(v), after the operators ``before`` (a final norm, BERT's transform).
+
+    ``out=None`` returns the field itself; ``tied`` takes R from the token table; ``pool`` averages over the tokens
+    with their measure first: y(v) = ∫ … dμ(t) / mass(t).
+    Discrete case: ``ln_f`` and ``lm_head``.
+    """
+
+    def __init__(
+        self,
+        weights: Parametrisation,
+        out: int | None = None,
+        before: tuple[Operator, ...] = (),
+        tied: bool = False,
+        bias: bool = False,
+        pool: bool = False,
+    ) -> None:
+        super().__init__()
+        if (tied or bias) and out is None:
+            raise ConfigError("a head needs to know its size", got="out=None", remedy="Give out=the vocabulary size.")
+        self.out, self.tied, self.pool = out, tied, pool
+        self.before = nn.ModuleList(before)
+        self.head = weights.table(out, "d", kernel_std(weights, "d")) if out is not None and not tied else None
+        self.bias = nn.Parameter(_zeros(out)) if bias and out is not None else None
+
+    def forward(self, x: Tensor, grids: Grids, table: Field | None) -> Tensor:
+        """Return the answer; absent tokens answer zero and enter no average."""
+        t, d = grids["t"], grids["d"]
+        for operator in self.before:
+            x = apply_once(operator, grids, x)  # type: ignore[arg-type]
+        if self.pool:
+            weights = t.weights.to(x)
+            x = (weights[..., None] * x).sum(-2) / weights.sum(-1)[..., None]
+        head = table if self.tied else self.head
+        if self.out is not None and head is not None:
+            kernel = head.on(n=rows(self.out), d=d)
+            x = linear(x, kernel if d.is_unit else kernel * d.weights.to(kernel), self.bias)
+        if t.has_gaps and not self.pool:
+            x = x.masked_fill(~t.observed[..., None], 0.0)
+        return x
+
+
+def _zeros(count: int) -> Tensor:
+    import torch
+
+    return torch.zeros(count)

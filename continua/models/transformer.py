@@ -1,0 +1,130 @@
+"""The continuous Transformer: where operators meet solvers."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from continua.axes import Axes, Discretisation, Grid, at
+from continua.config import register
+from continua.errors import ConfigError
+from continua.flow import Fixed, Flow, LieTrotter, Projection, SaveAt, Solver, Sum, Trajectory, depths, solve
+from continua.models.batch import Batch, place
+from continua.models.build import continuous_parts
+from continua.models.readout import Readout
+from continua.models.store import save
+from continua.operators import Context, Grids, Parts, depth_grid
+from continua.typing import Args, Tensor
+
+
+@register
+class Transformer(nn.Module):
+    """∂X/∂z = γX + A[X] + F[X] from X(0) = embed(data) to X(Z), then a readout.
+
+    ``block`` holds the parts of the field, ``native`` the discretisation the model was made for. The grid is chosen
+    at the call: ``model(batch)`` uses the native one, ``model.at(d=64, h=2, z=3)(batch)`` another.
+
+    Discrete case: counting axes, nodal weights and unit ``LieTrotter(Euler())`` steps are GPT-2, BERT and their kin.
+    """
+
+    def __init__(
+        self, axes: Axes, native: Discretisation, embed: nn.Module, block: Parts, readout: Readout | None = None
+    ) -> None:
+        super().__init__()
+        self.axes, self.embed, self.block, self.readout = axes, embed, block, readout
+        self.native = native.over(native, axes)
+
+    def forward(self, batch: Batch | Tensor, at: Discretisation | None = None) -> Tensor:
+        """Return the answer of the readout, or X(Z) without one. This is the one entry; views call it."""
+        return self.run(batch, at)[0]
+
+    def at(self, discretisation: Discretisation | None = None, **sizes: Any) -> "View":
+        """Return a frozen view of this model on another discretisation: shared weights, gradients flow."""
+        if discretisation is not None and sizes:
+            raise ConfigError("at takes a discretisation or sizes", got="both", remedy="Use discretisation.replace(…).")
+        return View(self, self.settle(discretisation if discretisation is not None else at(**sizes)))
+
+    def states(self, batch: Batch | Tensor, at: Discretisation | None = None, every: int = 1) -> Trajectory:
+        """Return the path X_z, kept at every ``every``-th step."""
+        return self.run(batch, at, keep=SaveAt(every))[1]
+
+    def settle(self, wish: Discretisation | None) -> Discretisation:
+        """Fill what ``wish`` leaves open with the native choice; a bare number of steps keeps the solver."""
+        if wish is None:
+            return self.native
+        settled = wish.over(self.native, self.axes)
+        own: Solver | None = self.native.z.solver
+        if isinstance(settled.z, int):
+            settled = settled.replace(z=Fixed(settled.z, own))
+        if getattr(settled.z, "solver", None) is None:
+            settled = settled.replace(z=Fixed(settled.z.steps, own or LieTrotter()))
+        return settled
+
+    def run(
+        self,
+        batch: Batch | Tensor,
+        at: Discretisation | None = None,
+        context: Context | None = None,
+        keep: SaveAt = SaveAt(),  # noqa: B008  (frozen)
+    ) -> tuple[Tensor, Trajectory, Grid]:
+        """Walk a batch through the model: grids → embed → bind → solve → readout."""
+        chosen = self.settle(at)
+        like = next(self.parameters())
+        batch, t = place(Batch.of(batch), self.axes.t, chosen.t, like)  # type: ignore[arg-type]
+        grids: dict[str, Grid] = {**chosen.grids(self.axes), "t": t}
+        context = context or Context()
+        if batch.pairs is not None:
+            context = Context(context.state, context.grid, batch.pairs, context.cross_pairs)
+        x0 = self.embed(batch, grids)
+        field, args = self.bind(grids, chosen.z, context)
+        span = (self.axes.z.start, self.axes.z.end)
+        path = solve(field, x0, span, args=args, solver=chosen.z.solver, control=chosen.z, save=keep)
+        table = getattr(self.embed, "table", None)
+        answer = path.final if self.readout is None else self.readout(path.final, grids, table)
+        return answer, path, t
+
+    def bind(self, grids: Grids, depth: Fixed, context: Context | None = None) -> tuple[Sum, list[Args]]:
+        """Read every weight field once, at the depths where each part will be asked."""
+        span = (self.axes.z.start, self.axes.z.end)
+        where = depths(self.block.kinds, span, depth.solver, Fixed(depth.steps))  # type: ignore[arg-type]
+        parts: list[Flow | Projection] = []
+        args: list[Args] = []
+        for operator, nodes in zip(self.block, where, strict=True):
+            f, own = operator.bind({**grids, "z": depth_grid(nodes)}, context)
+            parts.append(Flow(f) if operator.is_flow else Projection(f))
+            args.append(own)
+        return Sum(tuple(parts)), args
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``model.safetensors`` and ``config.json`` into ``folder``."""
+        return save(self, folder)
+
+    @classmethod
+    def continuous(cls, **choices: Any) -> "Transformer":
+        """Return a Transformer whose axes are continuous; the choices are those of ``build.continuous_parts``.
+
+        >>> model = Transformer.continuous(vocab=32, at=at(d=16, h=2, z=4))
+        >>> print(model.at(d=8, z=2).discretisation)
+        at(d=Trapezoid(8), h=Midpoint(2), e=Midpoint(8), m=Trapezoid(32), z=2 steps of LieTrotter(Euler))
+        """
+        return cls(**continuous_parts(**choices))
+
+
+@dataclass(frozen=True)
+class View:
+    """A model on one discretisation. Not a module: nothing to train or to save here, it only looks."""
+
+    model: Transformer
+    discretisation: Discretisation
+
+    def __call__(self, batch: Batch | Tensor) -> Tensor:
+        """Run the model here. It goes through the module's own call, so hooks fire."""
+        return self.model(batch, at=self.discretisation)
+
+    def states(self, batch: Batch | Tensor, every: int = 1) -> Trajectory:
+        """Return the path X_z on this discretisation."""
+        return self.model.states(batch, at=self.discretisation, every=every)
+
+    def __str__(self) -> str:
+        return self.discretisation.describe(self.model.axes)

@@ -1,0 +1,60 @@
+"""Known models as plain functions. Each returns the same ``Transformer``; none has forward code of its own."""
+
+from continua.fields import counted
+from continua.models.build import discrete_axes, post_norm, pre_norm
+from continua.models.embed import Tokens
+from continua.models.readout import Readout
+from continua.models.transformer import Transformer
+from continua.operators import GELU, Apply, Attention, Causal, Integral, LayerNorm, Learned, Pointwise
+
+
+def gpt2(
+    vocab: int = 50257,
+    d: int = 768,
+    heads: int = 12,
+    depth: int = 12,
+    context: int = 1024,
+    m: int | None = None,
+    eps: float = 1e-5,
+) -> Transformer:
+    """GPT-2 (Radford et al. 2019): causal, pre-norm, learned positions, tied head.
+
+    >>> model = gpt2(vocab=64, d=16, heads=2, depth=2, context=8)
+    >>> import torch
+    >>> model(torch.zeros(1, 8, dtype=torch.long)).shape
+    torch.Size([1, 8, 64])
+    """
+    axes, native = discrete_axes(d, heads, m or 4 * d, depth)
+    weights = counted(axes, depth)
+    fixed = weights.autonomous()
+    block = pre_norm(
+        (Attention(weights, mask=Causal()), Pointwise(weights, GELU(tanh=True))), lambda: LayerNorm(weights, eps)
+    )
+    readout = Readout(fixed, vocab, before=(LayerNorm(fixed, eps),), tied=True)
+    return Transformer(axes, native, Tokens(fixed, vocab, Learned(fixed, context)), block, readout)
+
+
+def bert(
+    vocab: int = 30522,
+    d: int = 768,
+    heads: int = 12,
+    depth: int = 12,
+    context: int = 512,
+    m: int | None = None,
+    eps: float = 1e-12,
+    masked_lm: bool = False,
+) -> Transformer:
+    """BERT (Devlin et al. 2019): two-sided, post-norm, token types; ``masked_lm`` adds its prediction head."""
+    axes, native = discrete_axes(d, heads, m or 4 * d, depth)
+    weights = counted(axes, depth)
+    fixed = weights.autonomous()
+    block = post_norm((Attention(weights), Pointwise(weights, GELU())), lambda: LayerNorm(weights, eps))
+    embed = Tokens(fixed, vocab, Learned(fixed, context), types=2, norm=LayerNorm(fixed, eps))
+    readout = None
+    if masked_lm:
+        transform = (Integral(fixed), Apply(GELU()), LayerNorm(fixed, eps))
+        readout = Readout(fixed, vocab, before=transform, tied=True, bias=True)
+    return Transformer(axes, native, embed, block, readout)
+
+
+continuous = Transformer.continuous

@@ -1,0 +1,49 @@
+"""Operators: maps of fields that know nothing of solvers."""
+
+from continua.operators.activation import GELU, Activation, Identity, ReLU, SiLU, Tanh
+from continua.operators.attention import Attention
+from continua.operators.kernel import Kernel, Softmax
+from continua.operators.mask import Both, Causal, Mask, Strided, Window
+from continua.operators.norm import Constraint, LayerNorm, Project, RMSNorm, SphereProjection
+from continua.operators.operator import Context, Grids, Operator, Parts, PreNorm, Skip, depth_grid
+from continua.operators.pointwise import Apply, Integral, Pointwise
+from continua.operators.position import ALiBi, Encoding, Learned, Position, RelativeBias, Rotary, Sinusoidal
+
+__all__ = [
+    "GELU",
+    "ALiBi",
+    "Activation",
+    "Apply",
+    "Attention",
+    "Both",
+    "Causal",
+    "Constraint",
+    "Context",
+    "Encoding",
+    "Grids",
+    "Identity",
+    "Integral",
+    "Kernel",
+    "LayerNorm",
+    "Learned",
+    "Mask",
+    "Operator",
+    "Parts",
+    "Pointwise",
+    "Position",
+    "PreNorm",
+    "Project",
+    "RMSNorm",
+    "ReLU",
+    "RelativeBias",
+    "Rotary",
+    "SiLU",
+    "Sinusoidal",
+    "Skip",
+    "Softmax",
+    "SphereProjection",
+    "Strided",
+    "Tanh",
+    "Window",
+    "depth_grid",
+]

@@ -1,0 +1,62 @@
+"""Pointwise nonlinearities φ as small frozen objects, so that a configuration can name them."""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+
+from continua.config import register
+from continua.typing import Callable, Tensor
+
+Activation = Callable[[Tensor], Tensor]
+
+
+@register
+@dataclass(frozen=True)
+class Identity:
+    """φ(x) = x."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """φ at every entry."""
+        return x
+
+
+@register
+@dataclass(frozen=True)
+class ReLU:
+    """φ(x) = max(x, 0)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """φ at every entry."""
+        return F.relu(x)
+
+
+@register
+@dataclass(frozen=True)
+class GELU:
+    """φ(x) = x Φ(x); ``tanh=True`` is the approximation that GPT-2 uses."""
+
+    tanh: bool = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """φ at every entry."""
+        return F.gelu(x, approximate="tanh" if self.tanh else "none")
+
+
+@register
+@dataclass(frozen=True)
+class SiLU:
+    """φ(x) = x σ(x); with a gate this is SwiGLU."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """φ at every entry."""
+        return F.silu(x)
+
+
+@register
+@dataclass(frozen=True)
+class Tanh:
+    """φ(x) = tanh x."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """φ at every entry."""
+        return x.tanh()

@@ -1,0 +1,155 @@
+"""Normalisation against the measure of d, inside a branch (pre-norm) or as a projection (post-norm)."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from continua.axes import Grid
+from continua.config import register
+from continua.errors import ContinuaError
+from continua.fields import Parametrisation
+from continua.operators.operator import Context, Grids, Operator, at_depth, by_depth, read
+from continua.typing import Args, Tensor, VectorFunction
+
+
+def _mean(x: Tensor, share: Tensor | None) -> Tensor:
+    """∫ x dμ(d) / mass(d)."""
+    return x.mean(-1, keepdim=True) if share is None else (x * share).sum(-1, keepdim=True)
+
+
+def _share(d: Grid, like: Tensor) -> Tensor | None:
+    """Weights over mass, or ``None`` where all weights are equal and the plain mean is the integral."""
+    return None if d.is_uniform else (d.weights / d.mass).to(like)
+
+
+def standardise(x: Tensor, share: Tensor | None, eps: float, centred: bool) -> Tensor:
+    """(x − ⟨x⟩) / √(⟨(x − ⟨x⟩)²⟩ + eps) with means against the measure; not ``centred`` leaves the mean alone."""
+    if centred:
+        x = x - _mean(x, share)
+    return x * torch.rsqrt(_mean(x * x, share) + eps)
+
+
+class _Affine(Operator):
+    """Scale γ(z,d), shift β(z,d) and the share of each node in the mean over d."""
+
+    def __init__(self, weights: Parametrisation, eps: float, scale: bool, shift: bool) -> None:
+        super().__init__()
+        self.eps = eps
+        self.scale = weights.field("zd", mean=1.0) if scale else None
+        self.shift = weights.field("zd") if shift else None
+
+    def sampled(self, grids: Grids) -> dict[str, Any]:
+        """Read scale and shift; ``share`` is a leaf too."""
+        pairs = {"scale": (self.scale, read(self.scale, grids)), "shift": (self.shift, read(self.shift, grids))}
+        args = by_depth(grids, pairs)
+        like = next((values for _, values in pairs.values() if values is not None), grids["d"].weights)
+        args["share"] = _share(grids["d"], like)
+        return args
+
+
+@register
+class LayerNorm(_Affine):
+    """N(x) = γ(z,d) (x − ⟨x⟩)/σ + β(z,d), σ² = ⟨(x−⟨x⟩)²⟩ + eps, ⟨x⟩ = ∫ x dμ(d)/mass(d).
+
+    Discrete case: ``nn.LayerNorm``; equal weights of any size give it too.
+    """
+
+    def __init__(self, weights: Parametrisation, eps: float = 1e-5, affine: bool = True) -> None:
+        super().__init__(weights, eps, scale=affine, shift=affine)
+
+    def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
+        """Return the fused kernel where weights are equal, the weighted form elsewhere."""
+        args, eps, width, fused = self.sampled(grids), self.eps, len(grids["d"]), grids["d"].is_uniform
+
+        def f(z: float, x: Tensor, args: Args) -> Tensor:
+            w = at_depth(args, z)
+            scale, shift = w.get("scale"), w.get("shift")
+            if fused:
+                return F.layer_norm(x, (width,), scale, shift, eps)
+            y = standardise(x, args["share"], eps, centred=True)
+            return y if scale is None or shift is None else y * scale + shift
+
+        return f, args
+
+
+@register
+class RMSNorm(_Affine):
+    """N(x) = γ(z,d) x / √(⟨x²⟩ + eps). Discrete case: ``nn.RMSNorm``."""
+
+    def __init__(self, weights: Parametrisation, eps: float = 1e-6, affine: bool = True) -> None:
+        super().__init__(weights, eps, scale=affine, shift=False)
+
+    def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
+        """Return the fused kernel where weights are equal, the weighted form elsewhere."""
+        args, eps, width, fused = self.sampled(grids), self.eps, len(grids["d"]), grids["d"].is_uniform
+
+        def f(z: float, x: Tensor, args: Args) -> Tensor:
+            scale = at_depth(args, z).get("scale")
+            if fused:
+                return F.rms_norm(x, (width,), scale, eps)
+            y = standardise(x, args["share"], eps, centred=False)
+            return y if scale is None else y * scale
+
+        return f, args
+
+
+@register
+class Constraint(_Affine):
+    """P_S(u) = γ(z) ⊙ N((u−β(z))/γ(z)) + β(z): the projection onto the set S_z = {γ⊙y + β : ⟨y⟩ = 0, ⟨y²⟩ = 1}.
+
+    Near the identity for a state near S_z and idempotent up to eps, unlike plain post-norm. γ(z) = 0 is refused.
+    """
+
+    def __init__(self, weights: Parametrisation, eps: float = 1e-12, centred: bool = True) -> None:
+        super().__init__(weights, eps, scale=True, shift=True)
+        self.centred = centred
+
+    def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
+        """Read γ and β and refuse a vanishing γ."""
+        args, eps, centred = self.sampled(grids), self.eps, self.centred
+        scale = read(self.scale, grids)
+        if scale is not None and bool((scale == 0).any()):
+            raise ContinuaError(
+                "the constraint set needs γ(z) ≠ 0", got="a zero in γ", remedy="Start γ at one and keep it off zero."
+            )
+
+        def f(z: float, x: Tensor, args: Args) -> Tensor:
+            w = at_depth(args, z)
+            return w["scale"] * standardise((x - w["shift"]) / w["scale"], args["share"], eps, centred) + w["shift"]
+
+        return f, args
+
+
+@register
+class SphereProjection(Operator):
+    """x ← radius · x / ‖x‖ with ‖x‖² = ⟨x²⟩: every token on the sphere of root-mean-square ``radius``."""
+
+    def __init__(self, radius: float = 1.0, eps: float = 0.0) -> None:
+        super().__init__()
+        self.radius, self.eps = radius, eps
+
+    def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
+        """No weights; only the measure of d."""
+        radius, eps = self.radius, self.eps
+
+        def f(z: float, x: Tensor, args: Args) -> Tensor:
+            share = args["share"] if args["share"] is None else args["share"].to(x)
+            return radius * standardise(x, share, eps, centred=False)
+
+        return f, {"share": _share(grids["d"], grids["d"].weights)}
+
+
+@register
+class Project(Operator):
+    """An operator used as a projection x ← N(x): post-norm."""
+
+    is_flow = False
+
+    def __init__(self, norm: Operator) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
+        """Bind the norm itself."""
+        return self.norm.bind(grids, context)

@@ -1,0 +1,199 @@
+"""Positions as functions of real time: added to the embedding, turned into queries and keys, or added to scores."""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from continua.axes import Axes, Counting, Grid, Points, grid_on
+from continua.config import register
+from continua.errors import GridError, ShapeError
+from continua.fields import Parametrisation
+from continua.fields.basis import unit_coordinate
+from continua.typing import Float, Tensor
+
+
+class Position(nn.Module):
+    """How attention knows where a token is. Each hook may be left as it is.
+
+    ``bind`` reads fields on the grids; what it returns is handed back to the other three as ``args``.
+    """
+
+    def bind(self, h: Grid, e: Grid) -> Any:
+        """Return what depends on the head and inner grids."""
+        return {}
+
+    def turn(self, x: Float[Tensor, "b h n e"], nodes: Float[Tensor, "*b n k"], args: Any) -> Float[Tensor, "b h n e"]:
+        """Act on queries or keys that sit at ``nodes``."""
+        return x
+
+    def key_bias(self, s: Float[Tensor, "*b s k"], args: Any) -> Float[Tensor, "*bh s"] | None:
+        """The bias under a causal mask, where a term of the source alone can carry it."""
+        return None
+
+    def pair_bias(
+        self, t: Float[Tensor, "*b t k"], s: Float[Tensor, "*b s k"], args: Any
+    ) -> Float[Tensor, "*bh t s"] | None:
+        """The bias of each pair."""
+        return None
+
+
+@register
+class Rotary(Position):
+    """Rotate the pair (e, e + E/2) by the angle t·base^(−2i/E): scores then depend on t − s (Su et al. 2021).
+
+    In real time; at another inner width the frequencies are read at the same relative coordinates.
+    """
+
+    def __init__(self, base: float = 10000.0) -> None:
+        super().__init__()
+        self.base = base
+
+    def bind(self, h: Grid, e: Grid) -> Any:
+        """Return the frequencies of the pairs."""
+        if len(e) % 2:
+            raise ShapeError("rotary positions turn pairs", got=f"{len(e)} inner nodes", remedy="Use an even at(e=…).")
+        i = torch.arange(len(e) // 2, dtype=torch.float64)
+        return {"frequency": self.base ** (-2 * i / len(e))}
+
+    def turn(self, x: Float[Tensor, "b h n e"], nodes: Float[Tensor, "*b n k"], args: Any) -> Float[Tensor, "b h n e"]:
+        """x cos + (−x₂, x₁) sin."""
+        angle = nodes.to(torch.promote_types(nodes.dtype, torch.float32)) * args["frequency"].to(nodes)
+        angle = torch.cat([angle, angle], -1)
+        if angle.dim() == 3:
+            angle = angle[:, None]
+        first, second = x.chunk(2, -1)
+        return x * angle.cos().to(x.dtype) + torch.cat([-second, first], -1) * angle.sin().to(x.dtype)
+
+
+@register
+class ALiBi(Position):
+    """bias = −2^(−8u_h) |t − s| with u_h = (i+1)/H on ``Points(H)`` (Press et al. 2022)."""
+
+    def __init__(self, axes: Axes) -> None:
+        super().__init__()
+        self.axes = axes
+
+    def bind(self, h: Grid, e: Grid) -> Any:
+        """Return the slopes of the heads."""
+        axis = self.axes.h
+        u = (h.nodes[:, 0] + 1) / axis.n if isinstance(axis, Points) and axis.n else unit_coordinate(axis, h.nodes)
+        return {"slope": 2.0 ** (-8 * u)}
+
+    def key_bias(self, s: Float[Tensor, "*b s k"], args: Any) -> Float[Tensor, "*bh s"] | None:
+        """+slope·s: the query's own −slope·t is constant along a row and cancels."""
+        return args["slope"].to(s)[:, None] * s[..., None, :, 0]
+
+    def pair_bias(
+        self, t: Float[Tensor, "*b t k"], s: Float[Tensor, "*b s k"], args: Any
+    ) -> Float[Tensor, "*bh t s"] | None:
+        """−slope·|t − s|."""
+        return -args["slope"].to(s)[:, None, None] * (t - s.mT).abs()[..., None, :, :]
+
+
+@register
+class RelativeBias(Position):
+    """bias(t, s) = B(bucket(s − t), h): T5's relative bias (Raffel et al. 2020), constant on buckets of real distance.
+
+    Half of the buckets are one unit wide, the rest grow logarithmically up to ``reach``; two-sided unless ``causal``.
+    """
+
+    def __init__(self, weights: Parametrisation, buckets: int = 32, reach: float = 128.0, causal: bool = False) -> None:
+        super().__init__()
+        self.buckets, self.reach, self.causal = buckets, reach, causal
+        self.table = weights.table(buckets, "h", std=0.02)
+
+    def bind(self, h: Grid, e: Grid) -> Any:
+        """Read the table on the heads."""
+        return {"table": self.table.on(n=_rows(self.buckets), h=h)}
+
+    def bucket(self, gap: Tensor) -> Tensor:
+        """Bucket of s − t."""
+        count, offset = self.buckets, torch.zeros_like(gap, dtype=torch.long)
+        if self.causal:
+            gap = (-gap).clamp_min(0)
+        else:
+            count //= 2
+            offset = (gap > 0).long() * count
+            gap = gap.abs()
+        near = count // 2
+        far = near + (torch.log(gap.clamp_min(1) / near) / math.log(self.reach / near) * (count - near)).long()
+        return offset + torch.where(gap < near, gap.long(), far.clamp_max(count - 1))
+
+    def pair_bias(
+        self, t: Float[Tensor, "*b t k"], s: Float[Tensor, "*b s k"], args: Any
+    ) -> Float[Tensor, "*bh t s"] | None:
+        """Look the pairs up."""
+        return args["table"][self.bucket(s.mT - t)].movedim(-1, -3)
+
+
+class Encoding(nn.Module):
+    """A position that is added to the embedding: x(t, d) += p(t, d)."""
+
+    def forward(self, t: Grid, d: Grid, like: Tensor) -> Tensor:
+        """Return p on the product of the token grid and the d grid: [*b, t, d]."""
+        raise NotImplementedError
+
+
+@register
+class Sinusoidal(Encoding):
+    """p(t, 2i) = sin(t ω_i), p(t, 2i+1) = cos(t ω_i), ω_i = base^(−2i/D) (Vaswani et al. 2017), in real time.
+
+    A shift of t is a rotation of each pair, and the wavelengths are 2π·base^(2i/D). On a smooth d axis neighbouring
+    nodes would alternate, so there sines fill the first half of the axis and cosines the second.
+    """
+
+    def __init__(self, axes: Axes, base: float = 10000.0) -> None:
+        super().__init__()
+        self.axes, self.base = axes, base
+
+    def forward(self, t: Grid, d: Grid, like: Tensor) -> Tensor:
+        """Evaluate at all stamps."""
+        axis, time = self.axes.d, t.nodes[..., :1].to(like)
+        if isinstance(axis, Points):
+            index = d.nodes[:, 0].to(like)
+            wave = time * self.base ** (-(index - index % 2) / (axis.n or len(d)))
+            return torch.where(index % 2 == 0, wave.sin(), wave.cos())
+        u = unit_coordinate(axis, d.nodes).to(like)
+        wave = time * self.base ** (-2 * (u % 0.5))
+        return torch.where(u < 0.5, wave.sin(), wave.cos())
+
+
+@register
+class Learned(Encoding):
+    """p(t, d): a table over t = 0…count−1, read between its rows along straight lines.
+
+    Discrete case: ``nn.Embedding(count, n)`` indexed by position.
+    """
+
+    def __init__(self, weights: Parametrisation, count: int, std: float = 0.02) -> None:
+        super().__init__()
+        self.count = count
+        self.table = weights.table(count, "d", std)
+
+    def forward(self, t: Grid, d: Grid, like: Tensor) -> Tensor:
+        """Take the first rows for counted tokens, interpolate for real stamps."""
+        rows = self.table.on(n=_rows(self.count), d=d)
+        if t.is_counting and t.is_ordered:
+            if len(t) > self.count:
+                raise ShapeError(
+                    f"the position table has {self.count} rows",
+                    got=f"{len(t)} tokens",
+                    remedy="Shorten the sequence, or use Sinusoidal() or Rotary() positions.",
+                )
+            return rows[: len(t)]
+        x = t.nodes[..., 0].to(like)
+        if bool(((x < 0) | (x > self.count - 1)).any()):
+            raise GridError(
+                f"the position table covers times 0 to {self.count - 1}",
+                got=f"{x.min().item():g} to {x.max().item():g}",
+                remedy="Rescale the stamps, or use Sinusoidal() positions.",
+            )
+        low = x.detach().floor().clamp(0, max(self.count - 2, 0)).long()
+        part = (x - low)[..., None]
+        return rows[low] * (1 - part) + rows[(low + 1).clamp_max(self.count - 1)] * part
+
+
+def _rows(count: int) -> Grid:
+    return grid_on(Points(count), Counting(count))

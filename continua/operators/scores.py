@@ -1,0 +1,173 @@
+"""What is added to the scores: log-weights of the sources, masks, given pairs and position biases.
+
+The plan is made once at bind. It decides, from facts known without looking at numbers, whether a bias of each key is
+enough (fused attention) or a bias of each pair is needed (blocked attention).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from continua.axes import Grid
+from continua.axes.grid import absent
+from continua.errors import GridError, MaskError
+from continua.operators.attend import BLOCK, attend_blocked, attend_fused
+from continua.operators.mask import Causal, Mask
+from continua.operators.position import Position
+from continua.typing import Tensor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Static decisions; the tensors they speak of are in ``args``."""
+
+    mask: Mask | None
+    position: Position
+    scale: float
+    causal: bool  # the fused kernel's own lower triangle
+    paired: bool  # a bias of each pair
+    weighted: bool  # log-weights of the sources
+    split_cell: bool  # a causal row takes only the left part of its own cell
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, args: Mapping[str, Any]) -> Tensor:
+        """∫ α(t, s) V(s) dμ(s), zero for absent queries."""
+        q = self.position.turn(q, args["t"], args["position"])
+        k = self.position.turn(k, args["s"], args["position"])
+        if self.paired:
+            out = attend_blocked(q, k, v, self.scale, lambda rows: self.pair_bias(rows, q, args))
+        else:
+            out = attend_fused(q, k, v, self.scale, self.causal, self.key_bias(args))
+        if args["present"] is not None:
+            out = torch.where(args["present"][..., None, :, None], out, 0.0)
+        return out
+
+    def key_bias(self, args: Mapping[str, Any]) -> Tensor | None:
+        """log w(s) and the part of the position bias that the source alone decides: [*b, 1 or h, s]."""
+        bias = args["log_weights"][..., None, :] if self.weighted else None
+        term = self.position.key_bias(args["s"], args["position"]) if self.causal else None
+        if term is None:
+            return bias
+        return term if bias is None else bias + term
+
+    def pair_bias(self, rows: slice, like: Tensor, args: Mapping[str, Any]) -> Tensor:
+        """Everything that is added to the scores of some query rows: [*b, 1 or h, rows, s]."""
+        t, s = args["t"][..., rows, :], args["s"]
+        bias: Tensor = torch.zeros((), dtype=like.dtype, device=like.device)
+        if self.weighted:
+            bias = args["log_weights"][..., None, None, :]
+        if self.split_cell:
+            own = (t == s.mT)[..., None, :, :]
+            bias = torch.where(own, args["log_left"][..., None, None, :], bias)
+        term = self.position.pair_bias(t, s, args["position"])
+        if term is not None:
+            bias = bias + term
+        pairs = args["pairs"]
+        if pairs is not None:
+            pairs = pairs if pairs.shape[-2] == 1 else pairs[..., rows, :]
+            bias = torch.where(pairs, bias, absent(like.dtype)) if pairs.dtype == torch.bool else bias + pairs
+        if self.mask is not None:
+            bias = torch.where(self.mask.allowed(t, s)[..., None, :, :], bias, absent(like.dtype))
+        bias = bias.clamp_min(absent(like.dtype)).to(like.dtype)
+        bias = bias.reshape(*[1] * (4 - bias.dim()), *bias.shape)  # the fused kernel asks for four dimensions
+        return bias.expand(*bias.shape[:-2], t.shape[-2], s.shape[-2])
+
+
+def plan(
+    t: Grid,
+    s: Grid,
+    *,
+    mask: Mask | None,
+    position: Position,
+    placed: Any,
+    scale: float,
+    pairs: Tensor | None,
+    itself: bool,
+) -> tuple[Plan, dict[str, Any]]:
+    """Decide how to attend from the grid ``t`` to the grid ``s`` and collect the tensors for it."""
+    causal_mask = mask is not None and mask.is_causal
+    if causal_mask:
+        _check_order(t)
+    split_cell = causal_mask and itself and not s.is_counting
+    if split_cell and s.left is None:
+        raise MaskError("a causal mask needs ordered times", got="a grid without cells", remedy="Use a 1-D time axis.")
+    fused_causal = isinstance(mask, Causal) and itself and t.is_ordered and s.is_counting and pairs is None
+    triangle_only = fused_causal and _needs_no_pairs(position, causal=True)
+    no_mask = mask is None and pairs is None and _needs_no_pairs(position, causal=False)
+    made = Plan(
+        mask=mask,
+        position=position,
+        scale=scale,
+        causal=triangle_only,
+        paired=not (triangle_only or no_mask),
+        weighted=s.has_gaps or not s.is_uniform,
+        split_cell=split_cell,
+    )
+    args = {
+        "t": t.nodes,
+        "s": s.nodes,
+        "present": t.observed if t.has_gaps else None,
+        "pairs": _four_dimensional(pairs),
+        "log_weights": s.log_weights if made.weighted or split_cell else None,
+        "log_left": _log_left(s) if split_cell else None,
+        "position": placed,
+    }
+    if split_cell and not made.weighted:
+        # equal weights: only the ratio of the left part to the whole cell matters
+        args["log_left"] = args["log_left"] - args["log_weights"]
+    if pairs is not None or (not itself and (mask is not None or s.has_gaps)):
+        _check_rows(made, t, s, args)
+    return made, args
+
+
+def _needs_no_pairs(position: Position, causal: bool) -> bool:
+    if type(position).pair_bias is Position.pair_bias:
+        return True
+    return causal and type(position).key_bias is not Position.key_bias
+
+
+def _four_dimensional(pairs: Tensor | None) -> Tensor | None:
+    """[t, s] and [b, t, s] mean the same mask for every head."""
+    return pairs if pairs is None or pairs.dim() in (2, 4) else pairs[:, None]
+
+
+def _log_left(s: Grid) -> Tensor:
+    """log of the left part of each cell; a vanishing part counts only where a row has nothing else."""
+    if s.left is None:
+        raise MaskError("a causal mask needs ordered times", got="a grid without cells", remedy="Use a 1-D time axis.")
+    smallest = torch.finfo(s.left.dtype).tiny
+    return torch.where(s.observed, s.left.clamp_min(smallest).log(), absent(s.left.dtype))
+
+
+def _check_order(t: Grid) -> None:
+    if t.is_ordered:
+        return
+    gaps = t.nodes[..., 1:, 0] - t.nodes[..., :-1, 0]
+    if t.has_gaps:  # an absent token may carry any stamp
+        gaps = torch.where(t.observed[..., 1:] & t.observed[..., :-1], gaps, 0.0)
+    if bool((gaps < 0).any()):
+        remedy = "Sort the tokens by time, or drop the causal mask."
+        raise GridError("a causal mask needs stamps that do not decrease", got="a step back in time", remedy=remedy)
+
+
+def _check_rows(made: Plan, t: Grid, s: Grid, args: Mapping[str, Any]) -> None:
+    """Every observed query must see at least one observed source."""
+    expected = (len(t), len(s))
+    pairs = args["pairs"]
+    if pairs is not None and (pairs.shape[-1] != expected[1] or pairs.shape[-2] not in (1, expected[0])):
+        raise MaskError(
+            f"pairs needs shape [..., {expected[0]}, {expected[1]}]", got=list(pairs.shape), remedy="One entry a pair."
+        )
+    floor = absent(s.weights.dtype) / 2
+    for start in range(0, len(t), BLOCK):
+        rows = slice(start, min(start + BLOCK, len(t)))
+        seen = (made.pair_bias(rows, s.weights, args) > floor).any(-1)
+        blind = ~seen & t.observed[..., None, rows]
+        if bool(blind.any()):
+            where = blind.nonzero()[0].tolist()
+            raise MaskError(
+                "an observed query has no key left to attend to",
+                got=f"query {start + where[-1]} of sample {where[0] if len(where) > 2 else 0}",
+                remedy="Allow it at least one key, or mark the query itself as absent with observed=False.",
+            )

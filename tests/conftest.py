@@ -1,0 +1,17 @@
+"""Shared set-up: shapes are checked at run time in tests, one thread, seeded randomness."""
+
+import jaxtyping
+
+# Before anything imports the package, so that every annotated function of it is checked against its shapes.
+jaxtyping.install_import_hook("continua", "beartype.beartype")
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """A fresh generator with seed 0: randomness in tests is explicit and repeats."""
+    return torch.Generator().manual_seed(0)

@@ -1,0 +1,359 @@
+"""The house rules, read from the source text: nothing here imports the package.
+
+Each checker takes a root folder that contains ``continua/`` and yields sentences ``file:line: what. Remedy.``
+"""
+
+import ast
+import os
+import re
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A room imports only rooms that stand before it.
+ROOMS = [
+    "axes", "geometry", "fields", "flow", "operators", "models", "optim", "tasks", "training", "lab", "convert",
+    "recipes", "cli", "studio",
+]  # fmt: skip
+COMMON = {"typing", "errors", "config"}  # open to every room, and they import no room themselves
+SEAM = "continua.flow.vectorfield"  # all that operators may know of flow: they know nothing of solvers
+FRONT = {"recipes", "cli", "studio"}  # may use the public names, like any user
+TOP_FILES = {"__init__", "__main__", *COMMON}
+
+MAX_FILE, MAX_MEDIAN, MAX_FUNCTION, MAX_PARAMETERS = 400, 150, 60, 8
+
+PICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+MACHINE_PATH = re.compile(
+    r"(?<![\w.~)}>-])/(?:home|Users|root|work|workspace|mnt|media|opt|srv|scratch|tmp|private|var)/[\w.]"
+    r"|\b[A-Z]:\\+(?:Users|home|work|temp)\b",
+)
+TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".json", ".cfg", ".ini", ".js", ".css", ".html", ".sh", ""}
+UNREAD = {"site", "build", "dist", "runs", "node_modules", "__pycache__"}
+
+
+class Module(NamedTuple):
+    """One parsed file of the package: its dotted name, where it is, and its syntax tree."""
+
+    name: str
+    path: Path
+    shown: str
+    tree: ast.Module
+
+    @property
+    def room(self) -> str:
+        """``axes`` for ``continua.axes.grid``; ``__init__`` for the package itself."""
+        parts = self.name.split(".")
+        return parts[1] if len(parts) > 1 else "__init__"
+
+    @property
+    def package(self) -> str:
+        """What a leading dot means in this file."""
+        return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+
+    def at(self, node: ast.AST | int) -> str:
+        return f"{self.shown}:{node if isinstance(node, int) else getattr(node, 'lineno', 1)}"
+
+
+def modules(root: Path) -> list[Module]:
+    found = []
+    for path in sorted((root / "continua").rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        shown = path.relative_to(root).as_posix()
+        found.append(Module(name, path, shown, ast.parse(path.read_text(encoding="utf-8"), filename=shown)))
+    return found
+
+
+# --- imports ---------------------------------------------------------------------------------------------------------
+
+
+def imports(module: Module) -> Iterator[tuple[str, str | None, ast.AST]]:
+    """Every import at any depth of the file, as ``(module, name or None, node)`` with relative names resolved."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            source = _absolute(module, "." * node.level + (node.module or ""))
+            yield from ((source, alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.Call) and _dotted(node.func).rpartition(".")[2] in {"import_module", "__import__"}:
+            given = [arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant)]
+            yield from ((_absolute(module, name), None, node) for name in given if isinstance(name, str))
+
+
+def _absolute(module: Module, name: str) -> str:
+    stem = name.lstrip(".")
+    level = len(name) - len(stem)
+    if not level:
+        return name
+    parts = module.package.split(".")
+    return ".".join([*parts[: len(parts) - level + 1], *([stem] if stem else [])])
+
+
+def _dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def targets(module: Module, names: set[str]) -> Iterator[tuple[str, ast.AST]]:
+    """The modules of the package that a file imports; ``from continua import axes`` means ``continua.axes``."""
+    for source, name, node in imports(module):
+        if source.split(".")[0] == "continua":
+            full = f"{source}.{name}"
+            is_module = full in names or (source == "continua" and name in {*ROOMS, *COMMON})
+            yield (full if is_module else source), node
+
+
+def check_rooms(root: Path) -> Iterator[str]:
+    found = modules(root)
+    names = {module.name for module in found}
+    for module in found:
+        if module.room not in (TOP_FILES if module.path.parent == root / "continua" else {*ROOMS}):
+            remedy = f"Move the file into one of: {', '.join(ROOMS)}."
+            yield f"{module.at(1)}: {module.room} is not a room of the house. {remedy}"
+            continue
+        for target, node in targets(module, names):
+            if complaint := _forbidden(module.room, target):
+                yield f"{module.at(node)}: {complaint}"
+
+
+def _forbidden(room: str, target: str) -> str | None:
+    """Why ``room`` may not import ``target``, or None if it may."""
+    other = target.split(".")[1] if "." in target else "__init__"
+    if room in {"__init__", "__main__", other} or other in COMMON:
+        return None
+    if other == "__init__":
+        remedy = "Import from the module that defines the name."
+        return None if room in FRONT else f"{room} imports the public names of continua. {remedy}"
+    if room in COMMON:
+        return (
+            f"{room} imports the room {other}. It serves every room: let {other} register itself or pass the value in."
+        )
+    if (room, other) == ("operators", "flow") and target != SEAM:
+        return f"operators import {target}. Operators know nothing of solvers: import {SEAM} only."
+    if other not in ROOMS or ROOMS.index(other) > ROOMS.index(room):
+        return f"{room} imports {other}, which is below it. Move the shared part up, or pass it as an argument."
+    return None
+
+
+def check_cycles(root: Path) -> Iterator[str]:
+    """Depth-first search; one sentence for each import that closes a circle."""
+    found = {module.name: module for module in modules(root)}
+    graph = {name: list(targets(module, set(found))) for name, module in found.items()}
+    done: set[str] = set()
+
+    def visit(name: str, trail: list[str]) -> Iterator[str]:
+        for target, node in graph.get(name, []):
+            if target in trail:
+                circle = " -> ".join([*trail[trail.index(target) :], target])
+                yield f"{found[name].at(node)}: import cycle {circle}. Move what both need into a module of its own."
+            elif target not in done:
+                yield from visit(target, [*trail, target])
+        done.add(name)
+
+    for name in graph:
+        if name not in done:
+            yield from visit(name, [name])
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def check_sizes(root: Path) -> Iterator[str]:
+    lines = {module.shown: len(module.path.read_text(encoding="utf-8").splitlines()) for module in modules(root)}
+    for shown, count in lines.items():
+        if count > MAX_FILE:
+            yield f"{shown}:{count}: {count} lines, at most {MAX_FILE}. Split the file by subject."
+    if lines and (median := statistics.median(lines.values())) > MAX_MEDIAN:
+        largest = max(lines, key=lambda shown: lines[shown])
+        yield f"{largest}:1: the median file has {median:g} lines, at most {MAX_MEDIAN}. Split the largest files."
+
+
+def check_functions(root: Path) -> Iterator[str]:
+    for module in modules(root):
+        methods = {id(item) for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef) for item in node.body}
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > MAX_FUNCTION:
+                yield f"{module.at(node)}: {node.name} has {length} lines, at most {MAX_FUNCTION}. Name its steps."
+            count = _parameters(node, is_method=id(node) in methods)
+            if count > MAX_PARAMETERS:
+                remedy = "Group those that belong together in a dataclass."
+                yield f"{module.at(node)}: {node.name} has {count} parameters, at most {MAX_PARAMETERS}. {remedy}"
+
+
+def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef, *, is_method: bool) -> int:
+    given = node.args
+    named = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+    static = any(_dotted(decorator) == "staticmethod" for decorator in node.decorator_list)
+    return len(named) + bool(given.vararg) + bool(given.kwarg) - (is_method and not static)
+
+
+# --- habits ----------------------------------------------------------------------------------------------------------
+
+
+def check_habits(root: Path) -> Iterator[str]:
+    for module in modules(root):
+        for node in ast.walk(module.tree):
+            if complaint := _bad_habit(module, node):
+                yield f"{module.at(node)}: {complaint}"
+        yield from _postponed_annotations(module)
+        yield from _pickle_imports(module)
+
+
+def _bad_habit(module: Module, node: ast.AST) -> str | None:
+    if isinstance(node, ast.Assert):
+        return "assert in the library. Raise an error of continua.errors that says what, got and remedy."
+    if not isinstance(node, ast.Call):
+        return None
+    called = _dotted(node.func)
+    given = {word.arg: getattr(word.value, "value", None) for word in node.keywords}
+    if called == "print" and module.room not in {"cli", "__main__"}:
+        return "print in the library. Return the value, or print it in continua/cli."
+    if called == "torch.load" and given.get("weights_only") is not True:
+        return "torch.load may run code from the file. Write weights_only=True, or use safetensors."
+    if called == "torch.save":
+        return "torch.save writes a pickle. Use safetensors.torch.save_file."
+    if called in {"np.load", "numpy.load"} and given.get("allow_pickle", False) is not False:
+        return "numpy.load with pickles may run code from the file. Leave allow_pickle out."
+    return None
+
+
+def _postponed_annotations(module: Module) -> Iterator[str]:
+    """jaxtyping reads annotations as objects; postponed ones are strings, and shapes go unchecked."""
+    found = list(imports(module))
+    if not any(source.split(".")[0] == "jaxtyping" or source == "continua.typing" for source, _, _ in found):
+        return
+    for source, name, node in found:
+        if (source, name) == ("__future__", "annotations"):
+            yield f"{module.at(node)}: postponed annotations hide the shapes from jaxtyping. Delete this import."
+
+
+def _pickle_imports(module: Module) -> Iterator[str]:
+    for source, _, node in imports(module):
+        if source.split(".")[0] in PICKLERS:
+            yield f"{module.at(node)}: {source} can run code from a file. Use safetensors and JSON."
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def texts(root: Path) -> Iterator[Path]:
+    """The text files of the tree: no hidden folder except .ci, nothing that is built or downloaded."""
+    for folder, inner, files in os.walk(root):
+        inner[:] = sorted(name for name in inner if name == ".ci" or not (name.startswith(".") or name in UNREAD))
+        yield from (Path(folder, name) for name in sorted(files) if Path(name).suffix in TEXT)
+
+
+def check_paths(root: Path) -> Iterator[str]:
+    for path in texts(root):
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+            if hit := MACHINE_PATH.search(line):
+                shown = f"{path.relative_to(root).as_posix()}:{number}"
+                yield f"{shown}: machine path {hit.group()}… Write a relative path, or take it as an argument."
+
+
+CHECKS = [check_rooms, check_cycles, check_sizes, check_functions, check_habits, check_paths]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_house(check: Callable[[Path], Iterator[str]]) -> None:
+    problems = list(check(ROOT))
+    if problems:
+        pytest.fail("\n" + "\n".join(problems), pytrace=False)
+
+
+def test_house_sees_the_package() -> None:
+    assert modules(ROOT), "the house test found no file in continua/: is ROOT right?"
+
+
+# --- the test of the test --------------------------------------------------------------------------------------------
+
+LONG = "def f():\n" + "    x = 1\n" * MAX_FUNCTION
+WIDE = ", ".join(f"p{i}" for i in range(MAX_PARAMETERS + 1))
+NARROW = ", ".join(f"p{i}" for i in range(MAX_PARAMETERS))
+
+BAD = [
+    (check_rooms, "axes/grid.py", "from continua.models.transformer import Transformer", ":1: axes imports models"),
+    (check_rooms, "axes/grid.py", "\nfrom ..models import transformer", ":2: axes imports models"),
+    (check_rooms, "axes/grid.py", "from .. import models", ":1: axes imports models"),
+    (check_rooms, "axes/grid.py", "import continua.cli", ":1: axes imports cli"),
+    (check_rooms, "flow/solve.py", "def f():\n    from continua import operators", ":2: flow imports operators"),
+    (check_rooms, "axes/grid.py", "m = importlib.import_module('continua.lab')", ":1: axes imports lab"),
+    (check_rooms, "axes/grid.py", "from continua import Grid", ":1: axes imports the public names"),
+    (check_rooms, "config.py", "def f():\n    from continua.axes import Grid", ":2: config imports the room axes"),
+    (check_rooms, "errors.py", "from .axes import Grid", ":1: errors imports the room axes"),
+    (check_rooms, "operators/attention.py", "from ..flow import solve", ":1: operators import continua.flow."),
+    (check_rooms, "utils/misc.py", "", ":1: utils is not a room"),
+    (check_rooms, "helpers.py", "", ":1: helpers is not a room"),
+    (check_cycles, "models/a.py", "from continua.models.b import x", "models.b -> continua.models.a"),
+    (check_cycles, "models/a.py", "def f():\n    from .b import x", "continua.models.a -> continua.models.b"),
+    (check_sizes, "axes/grid.py", "x = 1\n" * (MAX_FILE + 1), f"grid.py:{MAX_FILE + 1}: {MAX_FILE + 1} lines"),
+    (check_functions, "axes/grid.py", LONG, f":1: f has {MAX_FUNCTION + 1} lines"),
+    (check_functions, "axes/grid.py", f"def f({WIDE}): ...", f":1: f has {MAX_PARAMETERS + 1} parameters"),
+    (check_functions, "axes/grid.py", f"def f(*, {NARROW}, **rest): ...", "parameters"),
+    (check_functions, "axes/grid.py", f"class A:\n    def __init__(self, {WIDE}): ...", ":2: __init__ has"),
+    (check_habits, "axes/grid.py", "x = 1\nprint(x)", ":2: print in the library"),
+    (check_habits, "axes/grid.py", "def f(x):\n    assert x", ":2: assert in the library"),
+    (check_habits, "axes/grid.py", "from __future__ import annotations\nimport jaxtyping", ":1: postponed"),
+    (check_habits, "axes/grid.py", "from __future__ import annotations\nfrom ..typing import X", ":1: postponed"),
+    (check_habits, "axes/grid.py", "import pickle", ":1: pickle can run code"),
+    (check_habits, "axes/grid.py", "def f():\n    from pickle import loads", ":2: pickle can run code"),
+    (check_habits, "axes/grid.py", "import torch\ntorch.load('x', weights_only=False)", ":2: torch.load"),
+    (check_habits, "axes/grid.py", "import torch\ntorch.load('x')", ":2: torch.load"),
+    (check_habits, "axes/grid.py", "import torch\ntorch.save(x, 'x')", ":2: torch.save"),
+    (check_habits, "axes/grid.py", "np.load('x', allow_pickle=True)", ":1: numpy.load"),
+    (check_paths, "axes/grid.py", "x = 1\npath = '/ho" + "me/ada/model'", ":2: machine path"),
+    (check_paths, "axes/grid.py", "# see /tm" + "p/out.png", ":1: machine path"),
+    (check_paths, "axes/grid.py", "path = 'C:\\\\Us" + "ers\\\\ada'", ":1: machine path"),
+]
+
+GOOD = [
+    (check_rooms, "models/transformer.py", "from continua.axes import Grid\nfrom ..flow.solve import solve"),
+    (check_rooms, "axes/grid.py", "import torch\nfrom continua.errors import Wrong\nfrom .rules import Rule"),
+    (check_rooms, "axes/grid.py", "from .. import config\nfrom continua import typing"),
+    (check_rooms, "operators/attention.py", "from continua.flow.vectorfield import VectorField"),
+    (check_rooms, "cli/main.py", "def f():\n    import continua as ct"),
+    (check_rooms, "__init__.py", "from continua.models import Transformer"),
+    (check_cycles, "models/a.py", "from continua.axes import Grid"),
+    (check_functions, "axes/grid.py", f"class A:\n    def f(self, {NARROW}): ..."),
+    (check_habits, "cli/main.py", "print('hello')"),
+    (check_habits, "axes/grid.py", "import torch\ntorch.load('x', weights_only=True)\nself.print()\n'print(x)'"),
+    (check_habits, "axes/grid.py", "from __future__ import annotations\nimport torch"),
+    (check_paths, "axes/grid.py", "#!/usr/bin/env python\nx = 'https://example.org/home/a'\ny = './home/a'"),
+]
+
+
+def house_with(folder: Path, path: str, source: str) -> Path:
+    """A tiny house in which ``models.b`` imports ``models.a``, plus one file with the given source."""
+    given = {"continua/models/b.py": "from .a import y", "continua/models/a.py": "", f"continua/{path}": source}
+    for name, text in given.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(("check", "path", "source", "expected"), BAD)
+def test_checker_flags(check: Callable, path: str, source: str, expected: str, tmp_path: Path) -> None:
+    problems = list(check(house_with(tmp_path, path, source)))
+    assert len(problems) == 1
+    assert problems[0].startswith("continua/")
+    assert expected in problems[0]
+
+
+def test_checker_flags_the_median(tmp_path: Path) -> None:
+    house_with(tmp_path, "axes/grid.py", "x = 1\n" * MAX_FILE)
+    (tmp_path / "continua/models/b.py").write_text("x = 1\n" * MAX_FILE, encoding="utf-8")
+    assert "the median file has" in "".join(check_sizes(tmp_path))
+
+
+@pytest.mark.parametrize(("check", "path", "source"), GOOD)
+def test_checker_allows(check: Callable, path: str, source: str, tmp_path: Path) -> None:
+    assert list(check(house_with(tmp_path, path, source))) == []
