@@ -83,8 +83,11 @@ def build(name: str, values: Mapping[str, Any]) -> Any:
     cls = _classes.get(name)
     if cls is None:
         raise ConfigError("unknown kind in the configuration", got=repr(name), remedy=nearest(name, list(_classes)))
-    known = [key for key in inspect.signature(cls).parameters if key != "self"]
+    parameters = inspect.signature(cls).parameters
     for key in values:
-        if key not in known:
-            raise ConfigError(f"{name} has no setting of that name", got=repr(key), remedy=nearest(key, known))
+        if key not in parameters:
+            raise ConfigError(f"{name} has no setting of that name", got=repr(key), remedy=nearest(key, [*parameters]))
+    for key, parameter in parameters.items():
+        if parameter.default is parameter.empty and key not in values:
+            raise ConfigError(f"{name} needs {key!r}", got="no such setting", remedy="Add it to the configuration.")
     return cls(**values)

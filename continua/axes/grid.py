@@ -18,9 +18,9 @@ class Grid:
     Discrete case: ``Points(n)`` gives nodes 0…n−1 and weights one; integrals are plain sums.
     """
 
-    nodes: Float[Tensor, "*b n k"]
-    weights: Float[Tensor, "*b n"]
-    left: Float[Tensor, "*b n"] | None = None  # the part of each node's cell that lies left of it (1-D, Lebesgue)
+    nodes: Float[Tensor, "*#b n k"]  # one set of nodes may carry weights of each sample
+    weights: Float[Tensor, "*#b n"]
+    left: Float[Tensor, "*#b n"] | None = None  # the part of each node's cell that lies left of it (1-D, Lebesgue)
     is_counting: bool = False
     is_uniform: bool = False  # all weights are equal
     is_unit: bool = False  # all weights are one
@@ -87,9 +87,12 @@ class Grid:
                 got=(self.nodes.shape[-1], other.nodes.shape[-1]),
                 remedy="Give the extra slots coordinates of the same domain.",
             )
+        lead = torch.broadcast_shapes(
+            *(x.shape[:-2] for x in (self.nodes, other.nodes)), *(x.shape[:-1] for x in (self.weights, other.weights))
+        )
         return Grid(
-            nodes=torch.cat([self.nodes, other.nodes.expand(*self.nodes.shape[:-2], *other.nodes.shape[-2:])], -2),
-            weights=torch.cat([self.weights, other.weights.expand(*self.weights.shape[:-1], len(other))], -1),
+            nodes=torch.cat([grid.nodes.expand(*lead, *grid.nodes.shape[-2:]) for grid in (self, other)], -2),
+            weights=torch.cat([grid.weights.expand(*lead, len(grid)) for grid in (self, other)], -1),
             is_counting=self.is_counting and other.is_counting,
             is_uniform=self.is_unit and other.is_unit,
             is_unit=self.is_unit and other.is_unit,

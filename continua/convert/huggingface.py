@@ -1,6 +1,5 @@
 """Hugging Face folders as points of the continuous family. Only files are read: ``transformers`` is not needed."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import torch
 from continua.convert.names import Entry, Layout, NameMap, norm
 from continua.errors import CheckpointError, nearest
 from continua.models import Transformer, zoo
-from continua.models.store import read_tensors, refuse_pickle
+from continua.models.store import read_json, read_tensors, refuse_pickle
 
 A, F = "block.parts.0", "block.parts.1"
 
@@ -67,6 +66,7 @@ def _bert_map(masked_lm: bool) -> NameMap:
     return NameMap(
         prefix="bert.",
         ignored=("pooler.*", "embeddings.position_ids", "cls.predictions.decoder.*", "cls.seq_relationship.*"),
+        bare=("cls.*",),
         entries=(
             Entry("embed.table.coefficients", "embeddings.word_embeddings.weight"),
             Entry("embed.position.table.coefficients", "embeddings.position_embeddings.weight"),
@@ -87,7 +87,8 @@ def _bert_map(masked_lm: bool) -> NameMap:
 
 
 def _gpt2(config: Mapping[str, Any], names: set[str]) -> tuple[Transformer, NameMap, int]:
-    _expect(config, activation_function="gelu_new", scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
+    _expect(config, activation_function="gelu_new", add_cross_attention=False, tie_word_embeddings=True)
+    _expect(config, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
     model = zoo.gpt2(
         vocab=config["vocab_size"],
         d=config["n_embd"],
@@ -101,7 +102,8 @@ def _gpt2(config: Mapping[str, Any], names: set[str]) -> tuple[Transformer, Name
 
 
 def _bert(config: Mapping[str, Any], names: set[str]) -> tuple[Transformer, NameMap, int]:
-    _expect(config, hidden_act="gelu", is_decoder=False, type_vocab_size=2)
+    _expect(config, hidden_act="gelu", is_decoder=False, type_vocab_size=2, tie_word_embeddings=True)
+    _expect(config, position_embedding_type="absolute", add_cross_attention=False, pad_token_id=0)
     masked_lm = "cls.predictions.bias" in names
     model = zoo.bert(
         vocab=config["vocab_size"],
@@ -120,6 +122,14 @@ _Builder = Callable[[Mapping[str, Any], set[str]], tuple[Transformer, NameMap, i
 ARCHITECTURES: dict[str, _Builder] = {"gpt2": _gpt2, "bert": _bert}
 
 
+class _Settings(dict[str, Any]):
+    """The entries of a ``config.json``; a missing one is said plainly."""
+
+    def __missing__(self, key: str) -> Any:
+        remedy = "Write the folder again with save_pretrained."
+        raise CheckpointError(f"config.json needs {key!r} for this architecture", got="none", remedy=remedy)
+
+
 def _expect(config: Mapping[str, Any], **settings: Any) -> None:
     """Refuse settings whose arithmetic the special case does not carry."""
     for key, value in settings.items():
@@ -135,20 +145,27 @@ def from_hf(path: str | Path, dtype: torch.dtype | None = None) -> Transformer:
 
     Known architectures: GPT-2 and BERT (with or without its masked-LM head). ``dtype`` converts the weights.
     """
-    path = Path(path)
+    stored, model, names, layers = _read(Path(path))
+    state = names.load(stored, model.state_dict(), layers)
+    model = model.to(dtype or next(iter(state.values())).dtype)
+    model.load_state_dict(state)
+    return model
+
+
+def hf_names(path: str | Path) -> tuple[NameMap, int]:
+    """Return the map between the tensor names of a Hugging Face folder and ours, and the number of layers."""
+    _, _, names, layers = _read(Path(path))
+    return names, layers
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Transformer, NameMap, int]:
     refuse_pickle(path)
     if not (path / "config.json").is_file():
         remedy = "Give a local folder written by save_pretrained; nothing is downloaded."
         raise CheckpointError("a Hugging Face folder has a config.json", got=f"none in {path}", remedy=remedy)
-    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    config = _Settings(read_json(path / "config.json"))
     kind = str(config.get("model_type"))
     if kind not in ARCHITECTURES:
         raise CheckpointError("this architecture is not known", got=kind, remedy=nearest(kind, list(ARCHITECTURES)))
     stored = read_tensors(path)
-    model, names, layers = ARCHITECTURES[kind](config, set(stored))
-    state = names.load(stored, model.state_dict(), layers)
-    if dtype is None:
-        dtype = next(iter(state.values())).dtype
-    model = model.to(dtype)
-    model.load_state_dict(state)
-    return model
+    return stored, *ARCHITECTURES[kind](config, set(stored))

@@ -57,11 +57,17 @@ class Entry:
 
 @dataclass(frozen=True)
 class NameMap:
-    """All entries of an architecture, a prefix that files may carry, and names that hold no weight of ours."""
+    """All entries of an architecture, a prefix that files may carry, and names that hold no weight of ours.
+
+    ``bare`` names (patterns) never carry the prefix: a head stands beside the trunk, not in it. ``single`` means one
+    layer whose names have no number; our tensors have a layer axis of length one all the same.
+    """
 
     entries: tuple[Entry, ...]
     prefix: str = ""
     ignored: tuple[str, ...] = ()
+    bare: tuple[str, ...] = ()
+    single: bool = False
 
     def load(self, stored: Mapping[str, Tensor], target: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
         """Return our state from the file's; every name must be accounted for."""
@@ -71,28 +77,36 @@ class NameMap:
         for entry in self.entries:
             names = layer_names(entry.theirs, layers)
             _require(names, plain)
-            shape = target[entry.ours].shape[1:] if "{z}" in entry.theirs else target[entry.ours].shape
+            stacked = self.single or "{z}" in entry.theirs
+            shape = target[entry.ours].shape[1:] if stacked else target[entry.ours].shape
             pieces = [_taken(entry, name, plain[name], shape) for name in names]
-            state[entry.ours] = torch.stack(pieces) if "{z}" in entry.theirs else pieces[0]
+            state[entry.ours] = torch.stack(pieces) if stacked else pieces[0]
             used.update(names)
-        extra = [n for n in plain if n not in used and not any(fnmatch(n, pattern) for pattern in self.ignored)]
+        extra = [n for n in plain if n not in used and not _any_of(n, self.ignored)]
         if extra:
             shown = ", ".join(sorted(extra)[:3])
             remedy = "The file belongs to another architecture or has a head that Continua does not read yet."
             raise CheckpointError("the file has tensors without a place in the model", got=shown, remedy=remedy)
         return state
 
-    def store(self, state: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
-        """Return the file's tensors from our state: the inverse of ``load``."""
+    def store(self, state: Mapping[str, Tensor], layers: int, prefixed: bool = True) -> dict[str, Tensor]:
+        """Return the file's tensors from our state, with or without the prefix: the inverse of ``load``."""
         pieces: dict[str, list[Tensor]] = {}
         layouts: dict[str, Layout] = {}
         for entry in sorted(self.entries, key=lambda entry: entry.layout.part[0]):
-            stacked = "{z}" in entry.theirs
+            stacked = self.single or "{z}" in entry.theirs
             for z, name in enumerate(layer_names(entry.theirs, layers)):
                 ours = state[entry.ours][z] if stacked else state[entry.ours]
                 pieces.setdefault(name, []).append(entry.layout.give(ours, entry.flat))
                 layouts[name] = entry.layout
-        return {self.prefix + name: layouts[name].join(parts).contiguous() for name, parts in pieces.items()}
+        return {self._spelt(n, prefixed): layouts[n].join(parts).contiguous() for n, parts in pieces.items()}
+
+    def _spelt(self, name: str, prefixed: bool) -> str:
+        return self.prefix + name if prefixed and not _any_of(name, self.bare) else name
+
+
+def _any_of(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def layer_names(pattern: str, layers: int) -> list[str]:

@@ -1,7 +1,7 @@
 """Fields: functions with parameters, read on a grid when the model runs."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from continua.fields.nodal import Nodal
 from continua.typing import Letter, Tensor
 
 
+@runtime_checkable
 class Field(Protocol):
     """A function of the axes ``letters``, in that order."""
 
@@ -46,7 +47,7 @@ class Expansion(nn.Module):
         self.bases = {letter: bases[letter] for letter in self.letters}
         self.networks = nn.ModuleDict({k: b for k, b in self.bases.items() if isinstance(b, nn.Module)})
         self._matrices: dict[tuple[object, ...], Tensor | None] = {}
-        self._kept: tuple[object, Tensor] | None = None
+        self._kept: tuple[object, Tensor, Tensor] | None = None  # grids, coefficients, values
         self.coefficients = nn.Parameter(torch.empty([basis.size for basis in self.bases.values()]))
         self.reset(std, mean)
 
@@ -74,16 +75,17 @@ class Expansion(nn.Module):
 
     def on(self, **grids: Grid) -> Tensor:
         """Contract every axis with its basis; axes on their native grid are left alone."""
-        if torch.is_grad_enabled() or self.networks or self.coefficients.is_inference():
+        keys = tuple(grids[letter].key for letter in self.letters)
+        if torch.is_grad_enabled() or self.networks or None in keys:
             return self._read(grids)
-        # without gradients the values are kept until a parameter changes (in place: the version counts; or replaced)
-        state = (self.coefficients._version, self.coefficients.data_ptr(), self.coefficients.dtype)
-        wanted = (state, tuple(grids[letter].key for letter in self.letters))
-        if None in wanted[1]:
-            return self._read(grids)
-        if self._kept is None or self._kept[0] != wanted:
-            self._kept = (wanted, self._read(grids))
-        return self._kept[1]
+        # Without gradients the values are kept until a coefficient changes. Compared by value: fused optimisers and
+        # writes through ``.data`` leave no trace in torch's version counter.
+        if self._kept is not None and self._kept[0] == keys and _same(self._kept[1], self.coefficients):
+            return self._kept[2]
+        values = self._read(grids)
+        if values is not self.coefficients:
+            self._kept = (keys, self.coefficients.clone(), values)
+        return values
 
     def _read(self, grids: Mapping[Letter, Grid]) -> Tensor:
         values: Tensor = self.coefficients
@@ -141,3 +143,7 @@ class Expansion(nn.Module):
         """Show the function this is."""
         kinds = ", ".join(f"{k}: {b if not isinstance(b, nn.Module) else 'Generated'}" for k, b in self.bases.items())
         return f"{kinds}"
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)

@@ -97,10 +97,10 @@ class Separable(nn.Module):
         for _ in range(20):
             for position, letter in enumerate(self.letters):
                 others = [cast(_Factor, self.factors[k])(grids[k]) for k in self.letters if k != letter]
-                table = others[0]
-                for other in others[1:]:
+                table = torch.ones_like(cast(_Factor, self.factors[letter]).outer[:, :1].T)
+                for other in others:
                     table = (table[:, None] * other[None]).flatten(0, 1)
-                unfolded = torch.moveaxis(target, position, 0).flatten(1)
+                unfolded = torch.moveaxis(target, position, 0).reshape(target.shape[position], -1)
                 wanted = torch.linalg.lstsq(table, unfolded.T).solution.T
                 cast(_Factor, self.factors[letter]).project(wanted, grids[letter])
         return self

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 
@@ -13,6 +13,7 @@ from continua.fields.basis import bspline
 from continua.typing import Float, Tensor
 
 
+@runtime_checkable
 class Interpolation(Protocol):
     """How a function is read between its nodes. ``order`` is p in error = O(spacing^p)."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from continua.axes import ALIASES, Axes, Axis, Counting, LeftEnd, Points, mass_of
 from continua.config import from_plain, register, to_plain
@@ -15,6 +15,7 @@ from continua.fields.nodal import Nodal
 from continua.typing import Letter
 
 
+@runtime_checkable
 class Parametrisation(Protocol):
     """Makes fields over the letters of a model's axes."""
 

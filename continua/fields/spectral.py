@@ -51,7 +51,7 @@ class Cosine(Spectral):
     def matrix(self, axis: Axis, nodes: Float[Tensor, "*b n 1"]) -> Float[Tensor, "*b n size"]:
         """Half waves."""
         k = torch.arange(self.size, dtype=nodes.dtype, device=nodes.device)
-        scale = torch.where(k == 0, 1.0, math.sqrt(2)).to(nodes.dtype)
+        scale = torch.where(k == 0, torch.ones_like(k), math.sqrt(2))  # two bare numbers would be float32
         return (math.pi * k * unit_coordinate(axis, nodes)[..., None]).cos() * scale
 
 

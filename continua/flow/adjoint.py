@@ -1,7 +1,7 @@
 """How gradients of a solve are computed. ``Direct`` is plain back-propagation; the memory-saving ways join it later."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from continua.config import register
 from continua.flow.control import Control
@@ -24,6 +24,7 @@ class Problem:
     save: SaveAt
 
 
+@runtime_checkable
 class Adjoint(Protocol):
     """Runs a problem so that gradients reach x0 and every leaf of args."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from continua.config import register
 from continua.errors import SolveError
@@ -12,6 +12,7 @@ from continua.flow.trajectory import SaveAt, Trajectory
 Step = Callable[[float, float, Any], Any]  # (z, dz, x) → x(z + dz)
 
 
+@runtime_checkable
 class Control(Protocol):
     """Chooses the steps and walks them."""
 

@@ -1,7 +1,7 @@
 """Explicit Runge–Kutta methods: a method is a table of numbers and a docstring."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, add
 
@@ -10,6 +10,7 @@ from continua.flow.vectorfield import Sum, VectorField
 from continua.typing import Args
 
 
+@runtime_checkable
 class Solver(Protocol):
     """One step of size dz. ``order`` is the power of dz in the global error.
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from continua.axes import Axis, Grid, Points, Rule, Samples, counting, grid_on
-from continua.errors import GridError, ShapeError
+from continua.errors import GridError, MaskError, ShapeError
 from continua.typing import Callable, Tensor
 
 
@@ -61,7 +61,24 @@ def place(batch: Batch, axis: Axis, rule: Rule | None, like: Tensor) -> tuple[Ba
         raise ShapeError(
             f"stamps need shape [t] or [{values.shape[0]}, t]", got=list(grid.weights.shape), remedy="Match the batch."
         )
-    return replace(batch, values=values), grid
+    _check_pairs(batch, values.shape[0])
+    return replace(batch, values=_present(values, grid) if grid.has_gaps else values), grid
+
+
+def _present(values: Tensor, grid: Grid) -> Tensor:
+    """Zero where a token is absent: whatever was written there (NaN, −100) reaches no observed token or gradient."""
+    observed = grid.observed
+    if not bool(observed.any(-1).all()):
+        remedy = "Drop the sequence, or mark at least one token as observed."
+        raise GridError("a sequence needs at least one observed token", got="one with none", remedy=remedy)
+    return values.masked_fill(~(observed if values.dim() == 2 else observed[..., None]), 0)
+
+
+def _check_pairs(batch: Batch, count: int) -> None:
+    for name, pairs in (("pairs", batch.pairs), ("cross_pairs", batch.cross_pairs)):
+        if pairs is not None and pairs.dim() > 2 and pairs.shape[0] not in (1, count):
+            remedy = "Give one mask for each sample, or one [t, s] for all."
+            raise MaskError(f"{name} needs {count} samples", got=list(pairs.shape), remedy=remedy)
 
 
 def _flags(observed: Tensor) -> Tensor:
@@ -72,6 +89,23 @@ def _flags(observed: Tensor) -> Tensor:
     return observed
 
 
+def _points(batch: Batch, axis: Axis, observed: Tensor | None) -> Tensor:
+    """The stamps as points [t, k] or [b, t, k]; stamps that all samples share are spread where flags are not."""
+    times: Any = batch.times
+    # [b, 1] are the stamps of b one-token sequences; only where the values say otherwise is it one sequence of b points
+    tokens = batch.values.shape[:2] if isinstance(batch.values, Tensor) else None
+    if axis.dim == 1 and (times.dim() == 1 or (times.dim() == 2 and (times.shape[1] > 1 or times.shape == tokens))):
+        times = times[..., None]
+    if observed is None:
+        return times
+    if times.dim() == 2 and observed.dim() == 2:
+        times = times.expand(len(observed), -1, -1)
+    if observed.shape not in (times.shape[-2:-1], times.shape[:-1]):
+        got, remedy = f"{list(observed.shape)} for {list(times.shape[:-1])}", "Give one flag for each stamp."
+        raise ShapeError("observed needs the shape of the stamps", got=got, remedy=remedy)
+    return times
+
+
 def _grid(batch: Batch, axis: Axis, rule: Rule | None, like: Tensor) -> Grid | None:
     """The grid that the batch or the discretisation names; ``None``: count the tokens."""
     observed = None if batch.observed is None else _flags(batch.observed)
@@ -79,7 +113,7 @@ def _grid(batch: Batch, axis: Axis, rule: Rule | None, like: Tensor) -> Grid | N
         grid = batch.grid.to(like)
         return grid if observed is None else grid.only(observed)
     if batch.times is not None:
-        return Samples().on(axis, batch.times.to(like), observed)
+        return Samples().on(axis, _points(batch, axis, observed).to(like), observed)
     if rule is not None:
         grid = grid_on(axis, rule).to(like)
         return grid if observed is None else grid.only(observed)

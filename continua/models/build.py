@@ -4,7 +4,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from continua.axes import Axes, Axis, Circle, Counting, Discretisation, Interval, Points, at, default_rule, with_mass
+from continua.axes import (
+    Axes,
+    Axis,
+    Circle,
+    Counting,
+    Discretisation,
+    Interval,
+    Points,
+    Rule,
+    at,
+    default_rule,
+    with_mass,
+)
 from continua.errors import ConfigError
 from continua.fields import Basis, ByBasis, Cubic, Legendre, Nodal, Trigonometric
 from continua.flow import Fixed, LieTrotter
@@ -107,5 +119,5 @@ def continuous_axes(t: Axis, d: Axis, h: Axis, at: Discretisation) -> tuple[Axes
     return axes, Discretisation(t=at.t, **rules, z=depth)
 
 
-def _size(wish: object) -> int:
+def _size(wish: Rule | int) -> int:
     return wish if isinstance(wish, int) else wish.n

@@ -29,6 +29,7 @@ def rows(count: int) -> Grid:
 class Tokens(nn.Module):
     """X(0, t, d) = E(token(t), d) + type(t, d) + p(t, d), normalised if ``norm`` is given.
 
+    Looking up the token ``pad`` sends no gradient to its row, as BERT has it.
     Discrete case: ``nn.Embedding`` plus a position table (GPT-2: wte + wpe; BERT: three tables and a LayerNorm).
     """
 
@@ -40,9 +41,10 @@ class Tokens(nn.Module):
         types: int = 0,
         norm: Operator | None = None,
         std: float = 0.02,
+        pad: int | None = None,
     ) -> None:
         super().__init__()
-        self.vocab, self.position, self.norm = vocab, position, norm
+        self.vocab, self.position, self.norm, self.pad = vocab, position, norm, pad
         self.table = weights.table(vocab, "d", std)
         self.types = weights.table(types, "d", std) if types else None
         self.type_count = types
@@ -53,8 +55,13 @@ class Tokens(nn.Module):
         if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dim() != 2:
             got = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
             raise ShapeError("tokens are whole numbers of shape [b, t]", got=got, remedy="Tokenise the text first.")
-        x = embedding(ids, self.table.on(n=rows(self.vocab), d=grids["d"]))
+        x = embedding(ids, self.table.on(n=rows(self.vocab), d=grids["d"]), padding_idx=self.pad)
         if self.types is not None:
+            if batch.types is not None and batch.types.shape != ids.shape:
+                remedy = "Give one type for each token."
+                raise ShapeError(
+                    f"token types need shape {list(ids.shape)}", got=list(batch.types.shape), remedy=remedy
+                )
             table = self.types.on(n=rows(self.type_count), d=grids["d"])
             x = x + (table[0] if batch.types is None else embedding(batch.types, table))
         if self.position is not None:

@@ -23,12 +23,15 @@ def save(model: nn.Module, folder: str | Path) -> Path:
     described = {"format": "continua", "version": VERSION, "model": to_plain(model)}
     text = json.dumps(described, indent=1)
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    partial = folder / (WEIGHTS + ".partial")
-    save_file(tensors, partial, metadata={"format": "continua", "version": str(VERSION)})
-    os.replace(partial, folder / WEIGHTS)
-    partial = folder / (CONFIG + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, folder / CONFIG)
+    partial = {name: folder / f"{name}.partial" for name in (WEIGHTS, CONFIG)}
+    try:
+        save_file(tensors, partial[WEIGHTS], metadata={"format": "continua", "version": str(VERSION)})
+        partial[CONFIG].write_text(text, encoding="utf-8")
+        for name, written in partial.items():  # both are whole before either takes its place
+            os.replace(written, folder / name)
+    finally:
+        for written in partial.values():
+            written.unlink(missing_ok=True)
     return folder
 
 
@@ -38,7 +41,9 @@ def load(folder: str | Path) -> Any:
     described = read_config(folder)
     model = from_plain(described["model"])
     tensors = read_tensors(folder)
-    check_names(set(tensors), set(model.state_dict()), folder)
+    wanted = model.state_dict()
+    check_names(set(tensors), set(wanted), folder)
+    check_shapes(tensors, wanted, folder)
     dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     if len(dtypes) == 1:
         model = model.to(dtypes.pop())
@@ -53,20 +58,28 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         remedy = "Give the folder that model.save() wrote; for Hugging Face folders use from_hf."
         raise CheckpointError(f"a saved model has a {CONFIG}", got=f"none in {folder}", remedy=remedy)
-    try:
-        described = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as damaged:
-        raise CheckpointError(
-            f"{path} is not valid JSON", got=str(damaged), remedy="Save the model again."
-        ) from damaged
-    if not isinstance(described, dict) or described.get("format") != "continua":
+    described = read_json(path)
+    if described.get("format") != "continua" or "model" not in described:
         remedy = "For a Hugging Face folder use from_hf."
-        raise CheckpointError(f"{path} does not describe a Continua model", remedy=remedy)
+        got = f"format {described.get('format')!r}"
+        raise CheckpointError(f"{path} does not describe a Continua model", got=got, remedy=remedy)
     if described.get("version") != VERSION:
         remedy = "Load it with the version of Continua that wrote it, and save it again with this one."
         raise CheckpointError(
             f"this Continua reads checkpoint version {VERSION}", got=described.get("version"), remedy=remedy
         )
+    return described
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds one object."""
+    try:
+        described = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as damaged:  # not JSON, or not text
+        raise CheckpointError(f"{path} is not valid JSON", got=str(damaged), remedy="Write it again.") from damaged
+    if not isinstance(described, dict):
+        got, remedy = type(described).__name__, "Write it again."
+        raise CheckpointError(f"{path} must hold one JSON object", got=got, remedy=remedy)
     return described
 
 
@@ -90,6 +103,16 @@ def read_tensors(folder: Path) -> dict[str, Any]:
     except (SafetensorError, OSError) as damaged:
         remedy = "The file is damaged or cut short: copy it again."
         raise CheckpointError(f"{path.name} cannot be read", got=str(damaged), remedy=remedy) from damaged
+
+
+def check_shapes(got: dict[str, Any], wanted: dict[str, Any], folder: Path) -> None:
+    """Say which tensor has another shape than the configuration gives it."""
+    for name, tensor in wanted.items():
+        if got[name].shape != tensor.shape:
+            remedy = "The weights and the configuration do not belong together: use the two files of one save."
+            raise CheckpointError(
+                f"{name} in {folder} needs shape {list(tensor.shape)}", got=list(got[name].shape), remedy=remedy
+            )
 
 
 def check_names(got: set[str], wanted: set[str], folder: Path) -> None:

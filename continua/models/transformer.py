@@ -81,8 +81,9 @@ class Transformer(nn.Module):
         span = (self.axes.z.start, self.axes.z.end)
         path = solve(field, x0, span, args=args, solver=chosen.z.solver, control=chosen.z, save=keep)
         table = getattr(self.embed, "table", None)
-        answer = path.final if self.readout is None else self.readout(path.final, grids, table)
-        return answer, path, t
+        if self.readout is not None:
+            return self.readout(path.final, grids, table), path, t
+        return path.final.masked_fill(~t.observed[..., None], 0.0) if t.has_gaps else path.final, path, t
 
     def bind(self, grids: Grids, depth: Fixed, context: Context | None = None) -> tuple[Sum, list[Args]]:
         """Read every weight field once, at the depths where each part will be asked."""

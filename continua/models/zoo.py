@@ -49,7 +49,7 @@ def bert(
     weights = counted(axes, depth)
     fixed = weights.autonomous()
     block = post_norm((Attention(weights), Pointwise(weights, GELU())), lambda: LayerNorm(weights, eps))
-    embed = Tokens(fixed, vocab, Learned(fixed, context), types=2, norm=LayerNorm(fixed, eps))
+    embed = Tokens(fixed, vocab, Learned(fixed, context), types=2, norm=LayerNorm(fixed, eps), pad=0)
     readout = None
     if masked_lm:
         transform = (Integral(fixed), Apply(GELU()), LayerNorm(fixed, eps))

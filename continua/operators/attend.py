@@ -37,7 +37,7 @@ def attend_fused(
     grouped = q.shape[1] != k.shape[1]
     if key_bias is None:
         return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
-    if grouped and key_bias.dim() > 2 and key_bias.shape[-2] > 1:  # a bias of each query head needs its own keys
+    if grouped and key_bias.shape[-2] > 1:  # [*b, h, s]: a bias of each query head needs its own keys
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
         grouped = False
     column = (key_bias / scale).to(k.dtype)

@@ -8,7 +8,7 @@ from torch.nn.functional import linear
 
 from continua.axes import Counting, Grid, Points, grid_on
 from continua.config import register
-from continua.errors import ConfigError, ShapeError
+from continua.errors import ConfigError, MaskError, ShapeError
 from continua.fields import ByBasis, Field, Nodal, Parametrisation
 from continua.fields import kernel as make_kernel
 from continua.operators.kernel import Kernel, Softmax
@@ -74,6 +74,10 @@ class Attention(Operator):
         """Read the kernels, plan the scores, and return plain attention arithmetic."""
         context = context or Context()
         t, source, pairs = self._tokens(grids, context)
+        heads, inner = len(grids["h"]), len(grids["e"])
+        if pairs is not None and pairs.dim() == 4 and pairs.shape[1] not in (1, heads):
+            remedy = "Give one mask for each head, or one [b, 1, t, s] for all."
+            raise MaskError(f"pairs needs {heads} heads", got=list(pairs.shape), remedy=remedy)
         made, scores = plan(
             t,
             source,
@@ -87,7 +91,6 @@ class Attention(Operator):
         args = {**by_depth(grids, self._sample(grids)), "scores": scores}
         if self.cross:
             args["source"] = context.state
-        heads, inner = len(grids["h"]), len(grids["e"])
 
         def split(x: Tensor) -> Tensor:
             return x.unflatten(-1, (-1, inner)).transpose(1, 2)

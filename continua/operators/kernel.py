@@ -1,12 +1,13 @@
 """Attention kernels κ(t, s): how queries and keys become scores."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from continua.axes import Axis, mass_of
 from continua.config import register
 
 
+@runtime_checkable
 class Kernel(Protocol):
     """A kernel of the form exp(scale·⟨q, k⟩ + bias), normalised over the sources."""
 

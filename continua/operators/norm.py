@@ -52,11 +52,11 @@ class _Affine(Operator):
 class LayerNorm(_Affine):
     """N(x) = γ(z,d) (x − ⟨x⟩)/σ + β(z,d), σ² = ⟨(x−⟨x⟩)²⟩ + eps, ⟨x⟩ = ∫ x dμ(d)/mass(d).
 
-    Discrete case: ``nn.LayerNorm``; equal weights of any size give it too.
+    ``bias=False`` leaves β out. Discrete case: ``nn.LayerNorm``; equal weights of any size give it too.
     """
 
-    def __init__(self, weights: Parametrisation, eps: float = 1e-5, affine: bool = True) -> None:
-        super().__init__(weights, eps, scale=affine, shift=affine)
+    def __init__(self, weights: Parametrisation, eps: float = 1e-5, affine: bool = True, bias: bool = True) -> None:
+        super().__init__(weights, eps, scale=affine, shift=affine and bias)
 
     def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
         """Return the fused kernel where weights are equal, the weighted form elsewhere."""
@@ -68,7 +68,8 @@ class LayerNorm(_Affine):
             if fused:
                 return F.layer_norm(x, (width,), scale, shift, eps)
             y = standardise(x, args["share"], eps, centred=True)
-            return y if scale is None or shift is None else y * scale + shift
+            y = y if scale is None else y * scale
+            return y if shift is None else y + shift
 
         return f, args
 
@@ -123,7 +124,7 @@ class Constraint(_Affine):
 
 @register
 class SphereProjection(Operator):
-    """x ← radius · x / ‖x‖ with ‖x‖² = ⟨x²⟩: every token on the sphere of root-mean-square ``radius``."""
+    """x ← radius · x / ‖x‖ with ‖x‖² = ⟨x²⟩: every token on the sphere of root-mean-square ``radius``; 0 stays 0."""
 
     def __init__(self, radius: float = 1.0, eps: float = 0.0) -> None:
         super().__init__()
@@ -135,7 +136,9 @@ class SphereProjection(Operator):
 
         def f(z: float, x: Tensor, args: Args) -> Tensor:
             share = args["share"] if args["share"] is None else args["share"].to(x)
-            return radius * standardise(x, share, eps, centred=False)
+            square = _mean(x * x, share) + eps
+            # absent tokens start at zero and have no direction; 0 · ∞ would be NaN and reach every other token as a key
+            return radius * x * torch.rsqrt(torch.where(square == 0, 1.0, square))
 
         return f, {"share": _share(grids["d"], grids["d"].weights)}
 

@@ -184,6 +184,8 @@ class Learned(Encoding):
                 )
             return rows[: len(t)]
         x = t.nodes[..., 0].to(like)
+        if t.has_gaps:  # an absent token may carry any stamp
+            x = torch.where(t.observed, x, 0.0)
         if bool(((x < 0) | (x > self.count - 1)).any()):
             raise GridError(
                 f"the position table covers times 0 to {self.count - 1}",

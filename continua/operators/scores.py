@@ -129,7 +129,15 @@ def _needs_no_pairs(position: Position, causal: bool) -> bool:
 
 def _four_dimensional(pairs: Tensor | None) -> Tensor | None:
     """[t, s] and [b, t, s] mean the same mask for every head."""
-    return pairs if pairs is None or pairs.dim() in (2, 4) else pairs[:, None]
+    if pairs is None:
+        return None
+    if pairs.dim() not in (2, 3, 4) or not (pairs.dtype == torch.bool or pairs.is_floating_point()):
+        raise MaskError(
+            "pairs are boolean or floating point, [t, s], [b, t, s] or [b, h, t, s]",
+            got=f"{pairs.dtype} {list(pairs.shape)}",
+            remedy="Use True for allowed pairs, or floats that are added to the scores.",
+        )
+    return pairs[:, None] if pairs.dim() == 3 else pairs
 
 
 def _log_left(s: Grid) -> Tensor:
@@ -143,10 +151,9 @@ def _log_left(s: Grid) -> Tensor:
 def _check_order(t: Grid) -> None:
     if t.is_ordered:
         return
-    gaps = t.nodes[..., 1:, 0] - t.nodes[..., :-1, 0]
-    if t.has_gaps:  # an absent token may carry any stamp
-        gaps = torch.where(t.observed[..., 1:] & t.observed[..., :-1], gaps, 0.0)
-    if bool((gaps < 0).any()):
+    stamps = t.nodes[..., 0].detach()
+    latest = torch.where(t.observed, stamps, -torch.inf).cummax(-1).values  # an absent token may carry any stamp
+    if bool((t.observed & (stamps < latest)).any()):
         remedy = "Sort the tokens by time, or drop the causal mask."
         raise GridError("a causal mask needs stamps that do not decrease", got="a step back in time", remedy=remedy)
 

@@ -1,0 +1,62 @@
+"""The command line. Nothing heavy is imported before a command runs: ``continua --help`` answers at once."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from continua import __version__
+from continua.errors import ContinuaError
+
+app = typer.Typer(
+    help="Continua: Transformers whose every axis is continuous.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"continua {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Continua: Transformers whose every axis is continuous."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the figure and the demo model are written.")] = Path("runs/demo"),
+) -> None:
+    """Show exactness and refinement on a small continuous Transformer, in under a minute."""
+    from continua.cli.demo import run
+
+    run(out)
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A folder written by model.save() or by Hugging Face.")],
+    at: Annotated[str, typer.Option(help="Another discretisation, for example d=64,h=2,z=3.")] = "",
+) -> None:
+    """Print what a model is: axes, grid, parts, fields and parameters."""
+    from continua.cli.inspect import run
+
+    run(path, at)
+
+
+def main() -> None:
+    """Run a command; what a user can cause is answered with one sentence instead of a traceback."""
+    try:
+        app()
+    except ContinuaError as error:
+        typer.echo(f"continua: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,5 @@
+"""``python -m continua.cli``."""
+
+from continua.cli import main
+
+main()

@@ -1,0 +1,71 @@
+"""``continua inspect``: what a saved model is."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from continua.axes import Discretisation, at
+from continua.convert import from_hf
+from continua.errors import ConfigError
+from continua.fields import Expansion, Neural, Separable
+from continua.models import EncoderDecoder, Transformer, load
+from continua.models.store import read_json
+
+
+def run(path: Path, wish: str) -> None:
+    """Load the folder and print its tables."""
+    console = Console()
+    model = _open(path)
+    sides = [("encoder", model.encoder), ("decoder", model.decoder)] if isinstance(model, EncoderDecoder) else []
+    for name, side in sides or [("", model)]:
+        _describe(console, name, side, parse_at(wish))
+
+
+def parse_at(text: str) -> Discretisation:
+    """Read ``d=64,h=2,z=3``.
+
+    >>> print(parse_at("d=64,z=3"))
+    at(d=64, z=3)
+    """
+    sizes: dict[str, Any] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        letter, equals, size = item.partition("=")
+        if not equals or not size.isdigit():
+            raise ConfigError("--at takes sizes such as d=64,h=2,z=3", got=item, remedy="Use whole numbers.")
+        sizes[letter.strip()] = int(size)
+    return at(**sizes)
+
+
+def _open(path: Path) -> Any:
+    config = path / "config.json"
+    if config.is_file() and read_json(config).get("format") != "continua":
+        return from_hf(path)
+    return load(path)
+
+
+def _describe(console: Console, name: str, model: Transformer, wish: Discretisation) -> None:
+    count = sum(parameter.numel() for parameter in model.parameters())
+    title = f"{name} " if name else ""
+    console.print(f"[bold]{title}Transformer[/bold]  {count:,} parameters, {next(model.parameters()).dtype}")
+    view = model.at(wish)
+    grid = Table("axis", "grid", title="discretisation" + ("" if view.discretisation == model.native else " (asked)"))
+    for line in str(view).splitlines():
+        grid.add_row(*line.split("  ", 1))
+    console.print(grid)
+    parts = Table("part", "kind", "made of", title="field: flows and projections")
+    for index, part in enumerate(model.block):
+        inner = [type(child).__name__ for child in part.children() if type(child).__module__.startswith("continua.op")]
+        parts.add_row(str(index), "flow" if part.is_flow else "projection", " ∘ ".join(reversed(inner)) or type(part).__name__)
+    console.print(parts)
+    table = Table("field", "functions of", "basis", "numbers", title="weights")
+    for place, module in model.named_modules():
+        if isinstance(module, Expansion):
+            bases = sorted({type(basis).__name__ for basis in module.bases.values()})
+            numbers = sum(parameter.numel() for parameter in module.parameters())
+            table.add_row(place, " ".join(module.letters), ", ".join(bases), f"{numbers:,}")
+        elif isinstance(module, Neural | Separable):
+            numbers = sum(parameter.numel() for parameter in module.parameters())
+            table.add_row(place, " ".join(module.letters), type(module).__name__, f"{numbers:,}")
+    console.print(table)
