@@ -52,10 +52,10 @@ $(BIN)/pip:
 	@$(PYTHON) -m venv .venv \
 	  || { echo "Python could not create .venv. Install its venv module (on Debian: apt install python3-venv) and try again."; exit 1; }
 
-# A development install contains the core, so it marks both.
+# The demo compares with Hugging Face, so the core comes with it. A development install contains both: it marks both.
 $(CORE): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing Continua into .venv (about two minutes the first time)"
-	@$(PIP) -e .
+	@$(PIP) -e '.[hf]'
 	@touch $(CORE)
 
 $(DEV): pyproject.toml constraints.txt | $(BIN)/pip

@@ -80,6 +80,9 @@ def at(**sizes: Any) -> Discretisation:
     """
     _known(sizes)
     for letter, size in sizes.items():
+        if isinstance(size, bool | float | str):
+            remedy = f"Write at({letter}=64), or an object such as Midpoint(64)."
+            raise GridError(f"{letter} takes a whole number or a rule", got=repr(size), remedy=remedy)
         if isinstance(size, int) and size < 1:
             raise GridError(f"{letter} needs at least one node", got=size, remedy=f"Write at({letter}=n) with n ≥ 1.")
     return Discretisation(**sizes)

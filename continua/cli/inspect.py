@@ -12,6 +12,7 @@ from continua.errors import ConfigError
 from continua.fields import Expansion, Neural, Separable
 from continua.models import EncoderDecoder, Transformer, load
 from continua.models.store import read_json
+from continua.operators import Operator, PreNorm, Project, Skip
 
 
 def run(path: Path, wish: str) -> None:
@@ -56,8 +57,7 @@ def _describe(console: Console, name: str, model: Transformer, wish: Discretisat
     console.print(grid)
     parts = Table("part", "kind", "made of", title="field: flows and projections")
     for index, part in enumerate(model.block):
-        inner = [type(child).__name__ for child in part.children() if type(child).__module__.startswith("continua.op")]
-        parts.add_row(str(index), "flow" if part.is_flow else "projection", " ∘ ".join(reversed(inner)) or type(part).__name__)
+        parts.add_row(str(index), "flow" if part.is_flow else "projection", _made_of(part))
     console.print(parts)
     table = Table("field", "functions of", "basis", "numbers", title="weights")
     for place, module in model.named_modules():
@@ -69,3 +69,14 @@ def _describe(console: Console, name: str, model: Transformer, wish: Discretisat
             numbers = sum(parameter.numel() for parameter in module.parameters())
             table.add_row(place, " ".join(module.letters), type(module).__name__, f"{numbers:,}")
     console.print(table)
+
+
+def _made_of(part: Operator) -> str:
+    """The operators of a part, outermost first."""
+    if isinstance(part, Skip):
+        return f"{part.gamma:g}·x + {_made_of(part.inner)}"
+    if isinstance(part, PreNorm):
+        return f"{_made_of(part.inner)} ∘ {_made_of(part.norm)}"
+    if isinstance(part, Project):
+        return _made_of(part.norm)
+    return type(part).__name__

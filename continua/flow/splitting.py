@@ -7,7 +7,7 @@ from continua.config import register
 from continua.errors import SolveError
 from continua.flow.runge_kutta import Euler, Heun, Solver
 from continua.flow.vectorfield import Flow, Projection, Sum, VectorField
-from continua.typing import Args, Sequence
+from continua.typing import Args
 
 
 @register
@@ -62,7 +62,7 @@ class Strang:
         return x
 
 
-def _parts(solver: Any, field: VectorField, args: Sequence[Args]) -> list[tuple[Flow | Projection, Args]]:
+def _parts(solver: Any, field: VectorField, args: Args) -> list[tuple[Flow | Projection, Args]]:
     if not isinstance(field, Sum):
         raise SolveError(
             f"{type(solver).__name__} needs a field made of parts",

@@ -36,7 +36,11 @@ class Batch:
 
 
 def place(batch: Batch, axis: Axis, rule: Rule | None, like: Tensor) -> tuple[Batch, Grid]:
-    """Return the batch with its values evaluated, and the token grid they live on."""
+    """Return the batch with its values evaluated, and the token grid they live on.
+
+    Stamps are kept in float32 at least: half precision cannot count beyond a few hundred.
+    """
+    like = like.new_empty((), dtype=torch.promote_types(like.dtype, torch.float32))
     grid = _grid(batch, axis, rule, like)
     values: Any = batch.values
     if callable(values) and not isinstance(values, Tensor):

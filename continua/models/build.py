@@ -1,7 +1,7 @@
 """Building blocks of models: where norms go, and how a continuous model is put together."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from continua.axes import (
@@ -17,12 +17,24 @@ from continua.axes import (
     default_rule,
     with_mass,
 )
-from continua.errors import ConfigError
+from continua.errors import ConfigError, nearest
 from continua.fields import Basis, ByBasis, Cubic, Legendre, Nodal, Trigonometric
 from continua.flow import Fixed, LieTrotter
 from continua.models.embed import Observations, Tokens
 from continua.models.readout import Readout
-from continua.operators import Attention, Causal, LayerNorm, Learned, Mask, Operator, Parts, Pointwise, PreNorm, Project
+from continua.operators import (
+    Attention,
+    Causal,
+    LayerNorm,
+    Learned,
+    Mask,
+    Operator,
+    Parts,
+    Pointwise,
+    PreNorm,
+    Project,
+    Skip,
+)
 from continua.typing import Letter
 
 
@@ -66,23 +78,23 @@ def smooth_bases(axes: Axes, native: Discretisation, depth_modes: int) -> dict[L
 def continuous_parts(
     vocab: int | None = None,
     channels: int | None = None,
-    t: Axis = Points(),  # noqa: B008  (frozen)
-    d: Axis = Circle(),  # noqa: B008
-    h: Axis = Interval(),  # noqa: B008
-    at: Discretisation = at(d=128, h=4, z=6),  # noqa: B008
+    at: Discretisation = at(d=128, h=4, z=6),  # noqa: B008  (frozen)
     mask: Mask | None = None,
     bases: Mapping[Letter, Basis] | None = None,
+    gamma: float = 0.0,
+    **axes: Axis,
 ) -> dict[str, Any]:
     """The parts of a Transformer whose axes are continuous: nothing here is a layer count, only a native grid.
 
     ``vocab`` makes a language model (causal unless ``mask`` says otherwise, tied head); ``channels`` a map between
     fields with that many values at each node of ``t``. ``at`` is the native discretisation; e defaults to d/h, m to 4d.
-    ``bases`` replaces the basis of some letters, for example ``{"z": BSpline(6)}``.
+    ``bases`` replaces the basis of some letters, for example ``{"z": BSpline(6)}``. ``gamma`` is the skip factor γ.
+    ``axes`` names the axes (``t=Times(), d=Circle(), h=Interval(), …``); see ``continuous_axes`` for their defaults.
     """
     if (vocab is None) == (channels is None):
         raise ConfigError("a model reads tokens or observations", got="both or none", remedy="Give vocab or channels.")
-    axes, native = continuous_axes(t, d, h, at)
-    weights = ByBasis(axes, {**smooth_bases(axes, native, min(native.z.steps, 6)), **(bases or {})})
+    chosen, native = continuous_axes(at, **axes)
+    weights = ByBasis(chosen, {**smooth_bases(chosen, native, min(native.z.steps, 6)), **(bases or {})})
     fixed = weights.autonomous()
     if vocab is not None:
         mask = Causal() if mask is None else mask
@@ -92,11 +104,22 @@ def continuous_parts(
         embed = Observations(fixed, channels or 1)
         readout = Readout(fixed, channels, before=(LayerNorm(fixed),))
     block = pre_norm((Attention(weights, mask=mask), Pointwise(weights)), lambda: LayerNorm(weights))
-    return {"axes": axes, "native": native, "embed": embed, "block": block, "readout": readout}
+    if gamma:
+        first, *rest = block
+        block = Parts((Skip(first, gamma), *rest))
+    return {"axes": chosen, "native": native, "embed": embed, "block": block, "readout": readout}
 
 
-def continuous_axes(t: Axis, d: Axis, h: Axis, at: Discretisation) -> tuple[Axes, Discretisation]:
-    """Settle masses and rules: native nodes weigh one each, and depth is as long as its native number of steps."""
+def continuous_axes(at: Discretisation, **axes: Axis) -> tuple[Axes, Discretisation]:
+    """Settle axes, masses and rules for the native grid ``at``.
+
+    Defaults: tokens are counted, d and m are circles, h and e intervals, each with native nodes that weigh one; depth
+    is as long as its native number of steps, so that these have length one.
+    """
+    known = [field.name for field in fields(Axes)]
+    for letter in axes:
+        if letter not in known:
+            raise ConfigError("a model has the axes t, d, h, e, m, z", got=letter, remedy=nearest(letter, known))
     if at.d is None or at.h is None or at.z is None:
         raise ConfigError("the native grid needs d, h and z", got=str(at), remedy="Write at(d=128, h=4, z=6).")
     width, heads = _size(at.d), _size(at.h)
@@ -106,17 +129,20 @@ def continuous_axes(t: Axis, d: Axis, h: Axis, at: Discretisation) -> tuple[Axes
     depth = depth if depth.solver is not None else replace(depth, solver=LieTrotter())
     inner = width // heads if at.e is None else _size(at.e)
     hidden = 4 * width if at.m is None else _size(at.m)
-    axes = Axes(
-        t=t,
-        d=with_mass(d, width),
-        h=with_mass(h, heads),
-        e=with_mass(Interval(), inner),
-        m=with_mass(Circle(), hidden),
-        z=Interval(0.0, float(depth.steps)),
+    depth_axis = axes.get("z", Interval(0.0, float(depth.steps)))
+    if not isinstance(depth_axis, Interval):
+        raise ConfigError("depth is an interval", got=depth_axis, remedy="Write z=Interval(0, length).")
+    settled = Axes(
+        t=axes.get("t", Points()),
+        d=with_mass(axes.get("d", Circle()), width),
+        h=with_mass(axes.get("h", Interval()), heads),
+        e=with_mass(axes.get("e", Interval()), inner),
+        m=with_mass(axes.get("m", Circle()), hidden),
+        z=depth_axis,
     )
     sizes = {"d": at.d, "h": at.h, "e": at.e or inner, "m": at.m or hidden}
-    rules = {k: default_rule(axes[k], v) if isinstance(v, int) else v for k, v in sizes.items()}
-    return axes, Discretisation(t=at.t, **rules, z=depth)
+    rules = {k: default_rule(settled[k], v) if isinstance(v, int) else v for k, v in sizes.items()}
+    return settled, Discretisation(t=at.t, **rules, z=depth)
 
 
 def _size(wish: Rule | int) -> int:

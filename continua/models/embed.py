@@ -25,6 +25,14 @@ def rows(count: int) -> Grid:
     return grid_on(Points(count), Counting(count))
 
 
+def _looked_up(ids: Tensor, table: Tensor, pad: int | None = None) -> Tensor:
+    try:
+        return embedding(ids, table, padding_idx=pad)
+    except IndexError as outside:
+        got, remedy = f"{ids.min().item()} to {ids.max().item()}", "Use the tokeniser of this model."
+        raise ShapeError(f"the table has the numbers 0 to {len(table) - 1}", got=got, remedy=remedy) from outside
+
+
 @register
 class Tokens(nn.Module):
     """X(0, t, d) = E(token(t), d) + type(t, d) + p(t, d), normalised if ``norm`` is given.
@@ -55,7 +63,7 @@ class Tokens(nn.Module):
         if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dim() != 2:
             got = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
             raise ShapeError("tokens are whole numbers of shape [b, t]", got=got, remedy="Tokenise the text first.")
-        x = embedding(ids, self.table.on(n=rows(self.vocab), d=grids["d"]), padding_idx=self.pad)
+        x = _looked_up(ids, self.table.on(n=rows(self.vocab), d=grids["d"]), self.pad)
         if self.types is not None:
             if batch.types is not None and batch.types.shape != ids.shape:
                 remedy = "Give one type for each token."
@@ -63,7 +71,7 @@ class Tokens(nn.Module):
                     f"token types need shape {list(ids.shape)}", got=list(batch.types.shape), remedy=remedy
                 )
             table = self.types.on(n=rows(self.type_count), d=grids["d"])
-            x = x + (table[0] if batch.types is None else embedding(batch.types, table))
+            x = x + (table[0] if batch.types is None else _looked_up(batch.types, table))
         if self.position is not None:
             x = x + self.position(grids["t"], grids["d"], x)
         return x if self.norm is None else apply_once(self.norm, grids, x)

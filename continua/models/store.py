@@ -19,10 +19,10 @@ PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 def save(model: nn.Module, folder: str | Path) -> Path:
     """Write ``model`` into ``folder``; each file appears whole or not at all."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     described = {"format": "continua", "version": VERSION, "model": to_plain(model)}
     text = json.dumps(described, indent=1)
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    folder.mkdir(parents=True, exist_ok=True)
     partial = {name: folder / f"{name}.partial" for name in (WEIGHTS, CONFIG)}
     try:
         save_file(tensors, partial[WEIGHTS], metadata={"format": "continua", "version": str(VERSION)})

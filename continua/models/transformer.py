@@ -8,7 +8,7 @@ from torch import nn
 
 from continua.axes import Axes, Discretisation, Grid, at
 from continua.config import register
-from continua.errors import ConfigError
+from continua.errors import ConfigError, ShapeError
 from continua.flow import Fixed, Flow, LieTrotter, Projection, SaveAt, Solver, Sum, Trajectory, depths, solve
 from continua.models.batch import Batch, place
 from continua.models.build import continuous_parts
@@ -74,6 +74,9 @@ class Transformer(nn.Module):
         batch, t = place(Batch.of(batch), self.axes.t, chosen.t, like)  # type: ignore[arg-type]
         grids: dict[str, Grid] = {**chosen.grids(self.axes), "t": t}
         context = context or Context()
+        if context.state is not None and len(context.state) != len(batch.values):  # type: ignore[arg-type]
+            got, remedy = f"{len(context.state)} of the source", "Give every sample its own source."
+            raise ShapeError(f"the batch has {len(batch.values)} samples", got=got, remedy=remedy)  # type: ignore[arg-type]
         if batch.pairs is not None:
             context = Context(context.state, context.grid, batch.pairs, context.cross_pairs)
         x0 = self.embed(batch, grids)

@@ -113,6 +113,9 @@ class Attention(Operator):
             raise ShapeError(
                 "cross-attention needs something to attend to", got="no context", remedy="Pass Context(state, grid)."
             )
+        if context.state.shape[1:] != (len(context.grid), len(grids["c"])):
+            wanted, got = f"[b, {len(context.grid)}, {len(grids['c'])}]", list(context.state.shape)
+            raise ShapeError(f"the context needs shape {wanted}", got=got, remedy="Match its grid and at(d=…).")
         return grids["t"], context.grid, context.cross_pairs
 
     def _sample(self, grids: Grids) -> dict[str, tuple[Field | None, Any]]:

@@ -24,6 +24,11 @@ class Mask:
         """Whether a row integrates over the past only."""
         return False
 
+    @property
+    def sees_itself(self) -> bool:
+        """Whether every query is sure to see its own token; if not, rows are checked for having any key at all."""
+        return False
+
     def __and__(self, other: "Mask") -> "Both":
         return Both(self, other)
 
@@ -49,6 +54,11 @@ class Causal(Mask):
         """Yes."""
         return True
 
+    @property
+    def sees_itself(self) -> bool:
+        """At distance zero."""
+        return True
+
     def allowed(self, t: Float[Tensor, "*b t k"], s: Float[Tensor, "*b s k"]) -> Bool[Tensor, "*b t s"]:
         """s ≤ t; equal stamps see each other."""
         return _difference(t, s) >= 0
@@ -60,6 +70,11 @@ class Window(Mask):
     """|t − s| ≤ radius (in any dimension). Discrete case: a band of width 2·radius + 1."""
 
     radius: float
+
+    @property
+    def sees_itself(self) -> bool:
+        """At distance zero."""
+        return True
 
     def allowed(self, t: Float[Tensor, "*b t k"], s: Float[Tensor, "*b s k"]) -> Bool[Tensor, "*b t s"]:
         """A ball around the query; a hair wider, so that 0.1 + 0.2 is within 0.3."""
@@ -74,6 +89,11 @@ class Strided(Mask):
 
     stride: float
     width: float = 0.0
+
+    @property
+    def sees_itself(self) -> bool:
+        """At distance zero."""
+        return True
 
     def allowed(self, t: Float[Tensor, "*b t k"], s: Float[Tensor, "*b s k"]) -> Bool[Tensor, "*b t s"]:
         """Distance to the nearest multiple of the stride."""
@@ -94,6 +114,11 @@ class Both(Mask):
     def is_causal(self) -> bool:
         """If either is."""
         return self.first.is_causal or self.second.is_causal
+
+    @property
+    def sees_itself(self) -> bool:
+        """If both do."""
+        return self.first.sees_itself and self.second.sees_itself
 
     def allowed(self, t: Float[Tensor, "*b t k"], s: Float[Tensor, "*b s k"]) -> Bool[Tensor, "*b t s"]:
         """Allowed by both."""

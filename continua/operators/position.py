@@ -150,14 +150,14 @@ class Sinusoidal(Encoding):
 
     def forward(self, t: Grid, d: Grid, like: Tensor) -> Tensor:
         """Evaluate at all stamps."""
-        axis, time = self.axes.d, t.nodes[..., :1].to(like)
+        axis, time = self.axes.d, t.nodes[..., :1]
         if isinstance(axis, Points):
-            index = d.nodes[:, 0].to(like)
+            index = d.nodes[:, 0].to(time)
             wave = time * self.base ** (-(index - index % 2) / (axis.n or len(d)))
-            return torch.where(index % 2 == 0, wave.sin(), wave.cos())
-        u = unit_coordinate(axis, d.nodes).to(like)
+            return torch.where(index % 2 == 0, wave.sin(), wave.cos()).to(like)
+        u = unit_coordinate(axis, d.nodes).to(time)
         wave = time * self.base ** (-2 * (u % 0.5))
-        return torch.where(u < 0.5, wave.sin(), wave.cos())
+        return torch.where(u < 0.5, wave.sin(), wave.cos()).to(like)
 
 
 @register
@@ -183,7 +183,7 @@ class Learned(Encoding):
                     remedy="Shorten the sequence, or use Sinusoidal() or Rotary() positions.",
                 )
             return rows[: len(t)]
-        x = t.nodes[..., 0].to(like)
+        x = t.nodes[..., 0]
         if t.has_gaps:  # an absent token may carry any stamp
             x = torch.where(t.observed, x, 0.0)
         if bool(((x < 0) | (x > self.count - 1)).any()):
@@ -193,7 +193,7 @@ class Learned(Encoding):
                 remedy="Rescale the stamps, or use Sinusoidal() positions.",
             )
         low = x.detach().floor().clamp(0, max(self.count - 2, 0)).long()
-        part = (x - low)[..., None]
+        part = (x - low)[..., None].to(like)
         return rows[low] * (1 - part) + rows[(low + 1).clamp_max(self.count - 1)] * part
 
 

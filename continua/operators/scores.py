@@ -116,7 +116,8 @@ def plan(
     if split_cell and not made.weighted:
         # equal weights: only the ratio of the left part to the whole cell matters
         args["log_left"] = args["log_left"] - args["log_weights"]
-    if pairs is not None or (not itself and (mask is not None or s.has_gaps)):
+    sure = itself and (mask is None or mask.sees_itself)
+    if pairs is not None or not (sure or (mask is None and not s.has_gaps)):
         _check_rows(made, t, s, args)
     return made, args
 

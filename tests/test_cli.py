@@ -1,0 +1,75 @@
+"""The command line as a user meets it."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import continua as ct
+from continua.cli import app
+
+RUN = CliRunner()
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "continua.cli", *words], capture_output=True, text=True, check=False)
+
+
+def test_help_explains_the_commands_without_importing_torch():
+    code = (
+        "import sys\nfrom continua.cli import app\ntry:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "demo" in done.stdout
+    assert "inspect" in done.stdout
+
+
+def test_version_is_the_package_version():
+    assert ct.__version__ in RUN.invoke(app, ["--version"]).output
+
+
+def test_demo_prints_both_tables_and_draws(tmp_path):
+    done = RUN.invoke(app, ["demo", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    for word in ("Exactness", "GPT-2", "BERT", "Refinement", "RK4", "spectral"):
+        assert word in done.output
+    assert (tmp_path / "refinement.png").stat().st_size > 20_000
+    assert ct.load(tmp_path / "model")(torch.zeros(1, 4, dtype=torch.long)).shape == (1, 4, 96)
+
+
+@pytest.mark.spec("M10")
+def test_inspect_tells_axes_parts_and_fields(tmp_path):
+    ct.Transformer.continuous(vocab=8, at=ct.at(d=8, h=2, z=2)).save(tmp_path)
+    done = RUN.invoke(app, ["inspect", str(tmp_path), "--at", "d=4,z=3"])
+    assert done.exit_code == 0, done.output
+    for words in ("4 nodes", "weight 2 each", "3 steps", "Attention", "Legendre"):
+        assert words in done.output
+
+
+def test_inspect_reads_hugging_face_folders(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=32, n_embd=8, n_head=2, n_layer=2, n_positions=8, bos_token_id=0, eos_token_id=0
+    )
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    done = RUN.invoke(app, ["inspect", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "Counting on Points" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("inspect", "nowhere"), "Give the folder that model.save() wrote"),
+        (("inspect", "nowhere", "--at", "d=x"), "continua:"),
+    ],
+)
+def test_a_mistake_is_answered_with_a_sentence(words, said):
+    done = command(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,188 @@
+"""The README, the pages of docs/ and the docstrings are run as written, and the links between pages are followed."""
+
+import ast
+import doctest
+import importlib
+import io
+import pkgutil
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import continua
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+MODULES = sorted(
+    ["continua", *(found.name for found in pkgutil.walk_packages(continua.__path__, "continua."))]
+)  # walk_packages imports the rooms, not the modules in them
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+FENCE = re.compile(r"^\s*(?P<marks>`{3,}|~{3,})\s*(?P<language>\w*)")
+LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)[^)]*\)")
+INLINE_CODE = re.compile(r"`[^`]*`")
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def split(text: str) -> Iterator[tuple[str, str | None]]:
+    """Every line with the language of the fenced block it stands in; ``None`` outside blocks and on fences."""
+    language, marks = None, ""
+    for line in text.splitlines():
+        fence = FENCE.match(line)
+        if language is None and fence:
+            language, marks = fence["language"], fence["marks"]
+            yield line, None
+        elif language is not None and line.strip() == marks:
+            language = None
+            yield line, None
+        else:
+            yield line, language
+
+
+def python_of(text: str) -> str:
+    """The Python blocks at their own line numbers, all else blank: a closing fence is not an expected output."""
+    return "\n".join(line if language in {"python", "pycon"} else "" for line, language in split(text)) + "\n"
+
+
+def prose_of(text: str) -> str:
+    """What is not code."""
+    return "\n".join(INLINE_CODE.sub("", line) for line, language in split(text) if language is None)
+
+
+def run(test: doctest.DocTest) -> str:
+    """Run the examples of one page or docstring; return the report of what differs, or nothing."""
+    report = io.StringIO()
+    runner = doctest.DocTestRunner(optionflags=OPTIONS, verbose=False)
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        runner.run(test, out=report.write)
+    return report.getvalue()
+
+
+def page_report(path: Path) -> str:
+    code = python_of(path.read_text(encoding="utf-8"))
+    test = doctest.DocTestParser().get_doctest(code, {"__name__": "__main__"}, path.name, str(path), 0)
+    return run(test)
+
+
+def plain_blocks(text: str) -> Iterator[tuple[int, str]]:
+    """Python blocks without prompts, each with the number of its first line."""
+    block: list[str] = []
+    for number, (line, language) in enumerate([*split(text), ("", None)], start=1):
+        if language == "python":
+            block.append(line)
+        elif block:
+            if not any(entry.lstrip().startswith(">>>") for entry in block):
+                yield number - len(block), "\n".join(block)
+            block = []
+
+
+def docstrings(module: Any) -> Iterator[doctest.DocTest]:
+    """The docstrings with examples, read from the source: the shape checker of the tests wraps functions, and
+    doctest's own search passes wrapped functions over."""
+    path = Path(module.__file__)
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        text = ast.get_docstring(node)
+        if text and ">>>" in text:
+            name = f"{module.__name__}.{getattr(node, 'name', '')}".rstrip(".")
+            line = node.body[0].lineno - 1
+            yield doctest.DocTestParser().get_doctest(text, dict(vars(module)), name, str(path), line)
+
+
+def broken_links(path: Path) -> list[str]:
+    broken = []
+    for found in LINK.finditer(prose_of(path.read_text(encoding="utf-8"))):
+        target = found["target"].partition("#")[0]
+        if target and "://" not in target and not target.startswith("mailto:") and not (path.parent / target).exists():
+            broken.append(target)
+    return broken
+
+
+@pytest.mark.parametrize("path", PAGES, ids=shown)
+def test_page_runs_as_written(path: Path) -> None:
+    if report := page_report(path):
+        pytest.fail(f"{shown(path)} does not print what it says\n{report}", pytrace=False)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=shown)
+def test_plain_blocks_are_python(path: Path) -> None:
+    for line, block in plain_blocks(path.read_text(encoding="utf-8")):
+        try:
+            compile(block, shown(path), "exec")
+        except SyntaxError as wrong:
+            pytest.fail(f"{shown(path)}:{line}: {wrong.msg}", pytrace=False)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings_run_as_written(name: str) -> None:
+    if name.endswith("__main__"):
+        return  # importing it would start the command line
+    reports = {test.name: run(test) for test in docstrings(importlib.import_module(name))}
+    failed = [f"{at} does not print what it says\n{report}" for at, report in reports.items() if report]
+    if failed:
+        pytest.fail("\n".join(failed), pytrace=False)
+
+
+@pytest.mark.parametrize("path", LINKED, ids=shown)
+def test_links_lead_somewhere(path: Path) -> None:
+    broken = broken_links(path)
+    assert not broken, f"{shown(path)} links to what does not exist: {', '.join(broken)}"
+
+
+def test_the_readme_has_examples() -> None:
+    assert (ROOT / "README.md").read_text(encoding="utf-8").count(">>>") >= 4
+
+
+def test_public_names_resolve_and_are_few() -> None:
+    assert all(getattr(continua, name) is not None for name in continua.__all__)
+    assert len(continua.__all__) <= 80
+
+
+# --- the test of the test --------------------------------------------------------------------------------------------
+
+PAGE = """
+# A page
+
+```python
+>>> 1 + 1
+{answer}
+```
+
+```console
+$ >>> 2 + 2 is not Python here
+```
+
+[here]({link}) and `[not](a-link.md)`
+"""
+
+
+def test_a_right_page_passes(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.format(answer=2, link="page.md#a-page"), encoding="utf-8")
+    assert page_report(page) == ""
+    assert broken_links(page) == []
+
+
+def test_a_wrong_page_is_named_with_its_line(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.format(answer=3, link="gone.md"), encoding="utf-8")
+    report = page_report(page)
+    assert 'page.md", line 5' in report
+    assert "Expected:\n    3\nGot:\n    2" in report
+    assert broken_links(page) == ["gone.md"]
+
+
+def test_wrapped_functions_are_found() -> None:
+    module = importlib.import_module("continua.flow.solve")
+    assert "continua.flow.solve.solve" in [test.name for test in docstrings(module)]
