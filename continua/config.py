@@ -31,18 +31,23 @@ def register(cls: C) -> C:
 def _remember_arguments(cls: type) -> None:
     init = cls.__init__  # type: ignore[misc]
     signature = inspect.signature(init)
+    named = [name for name in _settings(signature) if name != next(iter(signature.parameters))]
 
     @functools.wraps(init)
     def remembering(self: Any, *args: Any, **kwargs: Any) -> None:
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
         init(self, *args, **kwargs)
-        arguments = dict(bound.arguments)
-        arguments.pop(next(iter(signature.parameters)))
+        arguments = {name: bound.arguments[name] for name in named}
         # written past nn.Module.__setattr__, so that a remembered sub-module is not registered twice
         object.__setattr__(self, "_arguments", arguments)
 
     cls.__init__ = remembering  # type: ignore[misc]
+
+
+def _settings(signature: inspect.Signature) -> dict[str, inspect.Parameter]:
+    """The named parameters. A module without a constructor has torch's (*args, **kwargs), and no settings."""
+    return {k: p for k, p in signature.parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
 
 def arguments(obj: Any) -> dict[str, Any]:
@@ -83,7 +88,7 @@ def build(name: str, values: Mapping[str, Any]) -> Any:
     cls = _classes.get(name)
     if cls is None:
         raise ConfigError("unknown kind in the configuration", got=repr(name), remedy=nearest(name, list(_classes)))
-    parameters = inspect.signature(cls).parameters
+    parameters = _settings(inspect.signature(cls))
     for key in values:
         if key not in parameters:
             raise ConfigError(f"{name} has no setting of that name", got=repr(key), remedy=nearest(key, [*parameters]))

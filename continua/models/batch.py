@@ -100,6 +100,9 @@ def _points(batch: Batch, axis: Axis, observed: Tensor | None) -> Tensor:
     tokens = batch.values.shape[:2] if isinstance(batch.values, Tensor) else None
     if axis.dim == 1 and (times.dim() == 1 or (times.dim() == 2 and (times.shape[1] > 1 or times.shape == tokens))):
         times = times[..., None]
+    if times.shape[-1] != axis.dim:
+        remedy = f"Give stamps of shape [t, {axis.dim}] or [b, t, {axis.dim}]."
+        raise GridError(f"the axis has dimension {axis.dim}", got=f"stamps of {list(times.shape)}", remedy=remedy)
     if observed is None:
         return times
     if times.dim() == 2 and observed.dim() == 2:

@@ -44,10 +44,7 @@ def load(folder: str | Path) -> Any:
     wanted = model.state_dict()
     check_names(set(tensors), set(wanted), folder)
     check_shapes(tensors, wanted, folder)
-    dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
-    if len(dtypes) == 1:
-        model = model.to(dtypes.pop())
-    model.load_state_dict(tensors)
+    model.load_state_dict(tensors, assign=True)  # take the tensors themselves, so that each keeps its own dtype
     return model
 
 

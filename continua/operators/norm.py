@@ -15,7 +15,7 @@ from continua.typing import Args, Tensor, VectorFunction
 
 def _mean(x: Tensor, share: Tensor | None) -> Tensor:
     """∫ x dμ(d) / mass(d)."""
-    return x.mean(-1, keepdim=True) if share is None else (x * share).sum(-1, keepdim=True)
+    return x.mean(-1, keepdim=True) if share is None else (x * share.to(x.dtype)).sum(-1, keepdim=True)
 
 
 def _share(d: Grid, like: Tensor) -> Tensor | None:

@@ -14,6 +14,7 @@ from continua.fields.basis import unit_coordinate
 from continua.typing import Float, Tensor
 
 
+@register
 class Position(nn.Module):
     """How attention knows where a token is. Each hook may be left as it is.
 

@@ -150,6 +150,9 @@ def _log_left(s: Grid) -> Tensor:
 
 
 def _check_order(t: Grid) -> None:
+    if t.nodes.shape[-1] != 1:
+        got, remedy = f"{t.nodes.shape[-1]}-dimensional points", "Use a 1-D time axis, or Window(r)."
+        raise MaskError("a causal mask orders time", got=got, remedy=remedy)
     if t.is_ordered:
         return
     stamps = t.nodes[..., 0].detach()

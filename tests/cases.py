@@ -1,0 +1,292 @@
+"""The cases that every law runs over. A new rule, basis, solver, mask, norm or model is one line here.
+
+``test_cases.py`` complains when a registered class of the library is in none of these lists.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from continua import axes as ax
+from continua import fields as fd
+from continua import flow as fl
+from continua import operators as op
+from continua.axes import Axes, Circle, Counting, Discretisation, Interval, Points, Product, Times, at
+from continua.fields import ByBasis, ByNetwork, Nodal, Parametrisation, counted
+from continua.flow import Fixed
+from continua.models import Batch, EncoderDecoder, Given, Observations, Readout, Tokens, Transformer, zoo
+from continua.models.build import continuous_axes, discrete_axes, post_norm, pre_norm, smooth_bases
+from continua.operators import Attention, Causal, LayerNorm, Parts, Pointwise, Skip, Softmax
+from tests.measure import random, stirred
+
+# --- axes ------------------------------------------------------------------------------------------------------------
+
+RULES = [ax.Midpoint, ax.Trapezoid, ax.LeftEnd, ax.GaussLegendre, ax.ClenshawCurtis, ax.Nested]
+RANDOM_RULES = [ax.MonteCarlo, ax.Sobol, ax.Lattice]
+OTHER_RULES = [ax.Counting, ax.ProductRule]  # for points and boxes: tested by name
+INTERVALS = [
+    Interval(),
+    Interval(-1.0, 2.0),
+    Interval(0.0, 2.0, mass=7.0),
+    Circle(),
+    Circle(3.0),
+    Circle(2.0, mass=5.0),
+]
+
+# --- fields ----------------------------------------------------------------------------------------------------------
+
+INTERPOLATIONS = [fd.Hold(), fd.Linear(), fd.Cubic(), fd.Trigonometric()]
+
+LINE, RING = Interval(-1.0, 2.0), Circle(3.0)
+BASES: dict[str, tuple[ax.Axis, Callable[[], fd.Basis]]] = {
+    "counted": (Points(7), lambda: Nodal(Counting(7))),
+    "hold": (LINE, lambda: Nodal(ax.LeftEnd(7))),
+    "hold on a circle": (RING, lambda: Nodal(ax.Trapezoid(7))),
+    "linear": (LINE, lambda: Nodal(ax.GaussLegendre(7), fd.Linear())),
+    "linear on a circle": (RING, lambda: Nodal(ax.Trapezoid(7), fd.Linear())),
+    "cubic": (LINE, lambda: Nodal(ax.Midpoint(7), fd.Cubic())),
+    "cubic on a circle": (RING, lambda: Nodal(ax.Midpoint(7), fd.Cubic())),
+    "trigonometric": (RING, lambda: Nodal(ax.Trapezoid(7), fd.Trigonometric())),
+    "trigonometric, even": (RING, lambda: Nodal(ax.Trapezoid(8), fd.Trigonometric())),
+    "Fourier": (RING, lambda: fd.Fourier(7)),
+    "cosine": (LINE, lambda: fd.Cosine(7)),
+    "Legendre": (LINE, lambda: fd.Legendre(7)),
+    "B-spline": (LINE, lambda: fd.BSpline(7)),
+    "generated": (LINE, lambda: fd.Generated(5, hidden=16)),
+}
+
+
+def expansion(name: str) -> fd.Expansion:
+    """A field over depth and one axis with this basis."""
+    axis, basis = BASES[name]
+    return fd.Expansion({"z": LINE, "d": axis}, {"z": fd.Legendre(3), "d": basis()}, std=1.0)
+
+
+FIELDS: dict[str, Callable[[], nn.Module]] = {
+    **{name: lambda name=name: expansion(name) for name in BASES},
+    "neural": lambda: fd.Neural({"z": LINE, "d": RING}, hidden=12),
+    "separable": lambda: fd.Separable({"z": LINE, "d": RING}, rank=3, hidden=12),
+    "separable, one axis": lambda: fd.Separable({"d": RING}, rank=3, hidden=12),
+    "separable, three axes": lambda: fd.Separable({"z": LINE, "d": RING, "h": Points(4)}, rank=3, hidden=12),
+}
+
+
+def field(name: str) -> Any:
+    """A field of this kind with every parameter at work."""
+    torch.manual_seed(0)
+    return stirred(FIELDS[name]())
+
+
+# --- flow ------------------------------------------------------------------------------------------------------------
+
+SOLVERS = [fl.Euler(), fl.ExplicitMidpoint(), fl.Heun(), fl.RK4()]
+SPLITTINGS = [fl.LieTrotter(), fl.LieTrotter(fl.RK4()), fl.Strang(), fl.Strang(fl.RK4())]
+
+# --- operators -------------------------------------------------------------------------------------------------------
+
+ACTIVATIONS = [op.Identity(), op.ReLU(), op.GELU(), op.GELU(tanh=True), op.SiLU(), op.Tanh()]
+MASKS = [
+    Causal(),
+    op.Window(2.0),
+    op.Strided(3.0),
+    op.Strided(3.0, width=1.0),
+    Causal() & op.Window(2.0),
+    op.Strided(2.0) & op.Window(4.0) & Causal(),
+]
+POSITIONS: dict[str, Callable[[Parametrisation], op.Position]] = {
+    "none": lambda w: op.Position(),
+    "rotary": lambda w: op.Rotary(base=100.0),
+    "ALiBi": lambda w: op.ALiBi(w.axes),
+    "relative": lambda w: op.RelativeBias(w.autonomous(), buckets=8, reach=16.0),
+    "relative, causal": lambda w: op.RelativeBias(w.autonomous(), buckets=8, reach=16.0, causal=True),
+}
+ENCODINGS: dict[str, Callable[[Parametrisation], op.Encoding]] = {
+    "learned": lambda w: op.Learned(w, 16),
+    "sinusoidal": lambda w: op.Sinusoidal(w.axes),
+}
+NORMS: dict[str, Callable[[Parametrisation], op.Operator]] = {
+    "LayerNorm": lambda w: LayerNorm(w),
+    "LayerNorm, no weights": lambda w: LayerNorm(w, affine=False),
+    "LayerNorm, no shift": lambda w: LayerNorm(w, bias=False),
+    "RMSNorm": lambda w: op.RMSNorm(w),
+    "RMSNorm, no weights": lambda w: op.RMSNorm(w, affine=False),
+    "Constraint": lambda w: op.Constraint(w),
+    "Constraint, not centred": lambda w: op.Constraint(w, centred=False),
+    "SphereProjection": lambda w: op.SphereProjection(radius=1.5),
+}
+
+# --- models: width 8, 2 heads of 4, 12 hidden, 2 steps; 11 words or 2 channels ---------------------------------------
+
+WORDS, CHANNELS, STEPS = 11, 2, 2
+COUNTED = discrete_axes(8, 2, 12, STEPS)
+SMOOTH = at(d=8, h=2, e=4, m=12, z=STEPS)
+
+
+def words(count: int = 6, seed: int = 0) -> Batch:
+    """Token numbers, the second sample padded."""
+    ids = torch.randint(WORDS, (2, count), generator=torch.Generator().manual_seed(seed))
+    return Batch(ids, observed=torch.arange(count) < torch.tensor([[count], [count - 2]]))
+
+
+def series(count: int = 6, seed: int = 0) -> Batch:
+    """Observations at irregular times, one of them missing."""
+    times = random(2, count, seed=seed, low=0.0).cumsum(-1) / count * 3
+    observed = torch.ones(2, count, dtype=torch.bool)
+    observed[1, 2] = False
+    return Batch(random(2, count, CHANNELS, seed=seed), times=times, observed=observed)
+
+
+def scattered(count: int = 12, seed: int = 0) -> Batch:
+    """Observations at scattered points of a square."""
+    return Batch(random(2, count, CHANNELS, seed=seed), times=random(2, count, 2, seed=seed, low=0.0))
+
+
+def paired() -> Batch:
+    """Words beside other words."""
+    return Batch(words().values, source=words(count=5, seed=1))
+
+
+def states() -> Batch:
+    """A state as it is."""
+    return Batch(random(2, 6, 8))
+
+
+def discrete(
+    *,
+    branches: Callable[[Parametrisation], tuple[op.Operator, ...]] | None = None,
+    encoding: str | None = "learned",
+    norm: str = "LayerNorm",
+    place: Callable[..., Parts] = pre_norm,
+    solver: fl.Solver | None = None,
+    **attention: Any,
+) -> Transformer:
+    """A word model on counting axes; ``attention`` goes to the attention operator."""
+    axes, native = COUNTED
+    native = native if solver is None else native.replace(z=Fixed(STEPS, solver))
+    w = counted(axes, STEPS)
+    if callable(attention.get("position")):
+        attention["position"] = attention["position"](w)
+    made = (Attention(w, **attention), Pointwise(w)) if branches is None else branches(w)
+    embed = Tokens(w.autonomous(), WORDS, encoding and ENCODINGS[encoding](w.autonomous()))
+    readout = Readout(w.autonomous(), WORDS, before=(LayerNorm(w.autonomous()),))
+    return Transformer(axes, native, embed, place(made, lambda: NORMS[norm](w)), readout)
+
+
+def of_fields(
+    make: Callable[[Axes, Discretisation], Parametrisation], d: ax.Axis = RING, pool: bool = False
+) -> Transformer:
+    """A series model on continuous axes whose weights are fields of one kind."""
+    axes, native = continuous_axes(SMOOTH, t=Times(), d=d)
+    w = make(axes, native)
+    fixed = w.autonomous()
+    block = pre_norm((Attention(w, mask=Causal(), density=True), Pointwise(w, op.SiLU())), lambda: LayerNorm(w))
+    readout = Readout(fixed, 3, before=(LayerNorm(fixed),), bias=True, pool=pool)
+    return Transformer(axes, native, Observations(fixed, CHANNELS, op.Sinusoidal(axes)), block, readout)
+
+
+def with_bases(**bases: fd.Basis) -> Callable[[Axes, Discretisation], ByBasis]:
+    """Smooth nodal weights, some letters replaced."""
+    return lambda axes, native: ByBasis(axes, {**smooth_bases(axes, native, 2), **bases})
+
+
+def unnormed(branches: tuple[op.Operator, ...], norm: Callable[[], op.Operator]) -> Parts:
+    """Neither pre- nor post-norm."""
+    return Parts(branches)
+
+
+def encoder_decoder() -> EncoderDecoder:
+    """Two stacks; the second looks at the first."""
+    axes, native = COUNTED
+    w = counted(axes, STEPS)
+    fixed = w.autonomous()
+    encoder = zoo.bert(vocab=WORDS, d=8, heads=2, depth=STEPS, context=16, m=12)
+    branches = (Attention(w, mask=Causal()), Attention(w, cross=True), Pointwise(w, op.ReLU()))
+    embed = Tokens(fixed, WORDS, op.Learned(fixed, 16))
+    readout = Readout(fixed, WORDS, before=(op.RMSNorm(fixed),), tied=True)
+    return EncoderDecoder(encoder, Transformer(axes, native, embed, pre_norm(branches, lambda: op.RMSNorm(w)), readout))
+
+
+def layer() -> Transformer:
+    """Layers on their own: a state in, a state out."""
+    axes, native = COUNTED
+    w = counted(axes)  # one set of weights for all depths
+    return Transformer(axes, native, Given(), post_norm((Attention(w), Pointwise(w)), lambda: LayerNorm(w)))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and something it can read."""
+
+    build: Callable[[], Any]
+    batch: Callable[[], Batch] = words
+
+    def model(self) -> Any:
+        """The model in float64 with every parameter at work."""
+        torch.manual_seed(0)
+        return stirred(self.build())
+
+
+def is_causal(model: nn.Module) -> bool:
+    """Whether some attention of the model looks at the past only."""
+    attentions = [part for part in model.modules() if isinstance(part, Attention)]
+    return any(part.mask is not None and part.mask.is_causal for part in attentions)
+
+
+SIZES = {"vocab": WORDS, "d": 8, "heads": 2, "depth": STEPS, "context": 16, "m": 12}
+SQUARE = Product((Interval(), Circle()))
+MODELS: dict[str, Case] = {
+    "gpt2": Case(lambda: zoo.gpt2(**SIZES)),
+    "bert": Case(lambda: zoo.bert(**SIZES)),
+    "bert, masked LM": Case(lambda: zoo.bert(**SIZES, masked_lm=True)),
+    "encoder-decoder": Case(encoder_decoder, paired),
+    "layer": Case(layer, states),
+    "continuous words": Case(lambda: Transformer.continuous(vocab=WORDS, at=SMOOTH)),
+    "continuous series": Case(
+        lambda: Transformer.continuous(channels=CHANNELS, t=Times(), mask=Causal(), at=SMOOTH), series
+    ),
+    "series on an interval": Case(
+        lambda: Transformer.continuous(channels=CHANNELS, t=Interval(0.0, 4.0), d=Interval(), at=SMOOTH), series
+    ),
+    "points of a plane": Case(lambda: Transformer.continuous(channels=CHANNELS, t=SQUARE, at=SMOOTH), scattered),
+    "pooled": Case(lambda: of_fields(with_bases(), pool=True), series),
+    "spectral": Case(
+        lambda: of_fields(with_bases(d=fd.Fourier(5), m=fd.Fourier(5), h=fd.Cosine(2), z=fd.BSpline(3))), series
+    ),
+    "splines": Case(
+        lambda: of_fields(with_bases(d=Nodal(ax.Midpoint(8), fd.Linear()), e=fd.BSpline(4), h=fd.Legendre(2)), d=LINE),
+        series,
+    ),
+    "generated": Case(lambda: of_fields(with_bases(z=fd.Generated(2, hidden=8))), series),
+    "separable networks": Case(lambda: of_fields(lambda axes, native: ByNetwork(axes, 8, separable=3)), series),
+    "joint networks": Case(lambda: of_fields(lambda axes, native: ByNetwork(axes, 8, separable=None)), series),
+    "density": Case(lambda: discrete(density=True)),
+    "grouped heads": Case(lambda: discrete(groups=1, mask=Causal())),
+    "grouped heads, ALiBi": Case(lambda: discrete(groups=1, mask=Causal(), position=POSITIONS["ALiBi"])),
+    "no biases, temperature one": Case(lambda: discrete(bias=(), kernel=Softmax(temperature=1.0))),
+    "gated": Case(lambda: discrete(branches=lambda w: (Attention(w), Pointwise(w, op.SiLU(), gated=True, bias=False)))),
+    "phi2": Case(lambda: discrete(branches=lambda w: (Attention(w), Pointwise(w, op.ReLU(), op.Tanh())))),
+    "skip": Case(lambda: discrete(branches=lambda w: (Skip(Attention(w), -0.5), Skip(Pointwise(w), 0.25)))),
+    "sinusoidal": Case(lambda: discrete(encoding="sinusoidal")),
+    "no norm": Case(lambda: discrete(place=unnormed)),
+    "parallel": Case(lambda: discrete(solver=fl.Euler())),
+    **{f"stepped by {s}": Case(lambda s=s: discrete(solver=s, place=post_norm)) for s in [SOLVERS[-1], *SPLITTINGS]},
+    **{f"after {name}": Case(lambda name=name: discrete(norm=name)) for name in list(NORMS)[1:5]},
+    **{f"before {name}": Case(lambda name=name: discrete(norm=name, place=post_norm)) for name in NORMS},
+    **{f"position {name}": Case(lambda p=p: discrete(position=p)) for name, p in POSITIONS.items()},
+    **{
+        f"causal, position {name}": Case(lambda name=name: discrete(position=POSITIONS[name], mask=Causal()))
+        for name in ("rotary", "ALiBi", "relative, causal")
+    },
+    **{f"mask {mask}": Case(lambda mask=mask: discrete(mask=mask)) for mask in MASKS},
+}
+
+
+@functools.cache
+def made(name: str) -> tuple[Any, Batch, torch.Tensor]:
+    """A model of the list, its batch and its answer; built once, so no test may change them."""
+    model, batch = MODELS[name].model(), MODELS[name].batch()
+    return model, batch, model(batch).detach()
