@@ -119,16 +119,19 @@ class Transformer(nn.Module):
 class View:
     """A model on one discretisation. Not a module: nothing to train or to save here, it only looks."""
 
-    model: Transformer
+    model: Any  # a Transformer or an EncoderDecoder
     discretisation: Discretisation
 
     def __call__(self, batch: Batch | Tensor) -> Tensor:
         """Run the model here. It goes through the module's own call, so hooks fire."""
-        return self.model(batch, at=self.discretisation)
+        answer: Tensor = self.model(batch, at=self.discretisation)
+        return answer
 
     def states(self, batch: Batch | Tensor, every: int = 1) -> Trajectory:
         """Return the path X_z on this discretisation."""
-        return self.model.states(batch, at=self.discretisation, every=every)
+        path: Trajectory = self.model.states(batch, at=self.discretisation, every=every)
+        return path
 
     def __str__(self) -> str:
-        return self.discretisation.describe(self.model.axes)
+        settled: Discretisation = self.model.settle(self.discretisation)
+        return settled.describe(self.model.axes)

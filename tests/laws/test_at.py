@@ -23,6 +23,7 @@ from continua.axes import (
     Trapezoid,
     at,
 )
+from continua.convert import from_torch
 from continua.errors import ConfigError
 from continua.flow import RK4, Euler, Fixed, LieTrotter
 from continua.models import Batch, Transformer
@@ -230,3 +231,14 @@ def test_replace_changes_some_axes() -> None:
     assert replace(wish, z=None) == at(d=4)
     with pytest.raises(ConfigError, match="axes t, d, h, e, m, z, got w"):
         wish.replace(w=3)
+
+
+@pytest.mark.spec("M10", "A4")
+def test_a_view_of_an_encoder_decoder_equals_the_call_with_at():
+    model = from_torch(nn.Transformer(8, 2, 2, 3, 16, dropout=0.0, batch_first=True, dtype=torch.float64))
+    source, target = random(2, 5, 8), random(2, 4, 8, seed=1)
+    batch = Batch(target, source=Batch(source))
+    view = model.at(d=4, z=2)
+    assert torch.equal(view(batch), model(batch, at=at(d=4, z=2)))
+    assert "4 nodes" in str(view)
+    assert len(view.states(batch).x) == 3

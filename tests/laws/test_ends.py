@@ -1,10 +1,9 @@
-"""Laws of the two ends of a model: embeddings and readouts, by formula on uneven grids and as ``torch.nn`` on points."""
+"""Laws of the two ends of a model: embeddings and readouts, by formula on uneven grids, as ``torch.nn`` on points."""
 
 import pytest
 import torch
 from torch.nn.functional import embedding, linear
 
-from continua.axes import Grid
 from continua.models import Batch, Given, Observations, Readout, Tokens
 from continua.models.embed import rows
 from continua.operators import GELU, Apply, Integral, LayerNorm
@@ -93,4 +92,3 @@ def test_a_readout_without_a_head_returns_the_field_and_absent_tokens_are_zero()
     assert torch.equal(one(x, gaps, None), torch.where(there[:, None], x, 0.0))
     pooled = Readout(COUNTED, pool=True)
     assert gap(pooled(x, gaps, None), x[:, there].mean(1)) < EXACT
-    assert isinstance(gaps["t"], Grid)

@@ -201,7 +201,7 @@ def test_a_union_adds_masses_and_shares_nothing() -> None:
     for both in (tokens.union(slot), slot.union(tokens)):
         assert len(both) == 5
         assert gap(both.mass, tokens.mass + 1) < EXACT
-        assert not (both.is_counting or both.is_uniform or both.is_unit)
+        assert not any((both.is_counting, both.is_uniform, both.is_unit))
     counted = slot.union(grid_on(Points(3), Counting(3)))
     assert counted.is_counting
     assert counted.is_unit
