@@ -238,7 +238,7 @@ def test_a_view_of_an_encoder_decoder_equals_the_call_with_at():
     model = from_torch(nn.Transformer(8, 2, 2, 3, 16, dropout=0.0, batch_first=True, dtype=torch.float64))
     source, target = random(2, 5, 8), random(2, 4, 8, seed=1)
     batch = Batch(target, source=Batch(source))
-    view = model.at(d=4, z=2)
-    assert torch.equal(view(batch), model(batch, at=at(d=4, z=2)))
-    assert "4 nodes" in str(view)
+    view = model.at(h=1, z=2)
+    assert torch.equal(view(batch), model(batch, at=at(h=1, z=2)))
+    assert "h  1 nodes" in str(view)
     assert len(view.states(batch).x) == 3
