@@ -1,6 +1,6 @@
 """The continuous Transformer: where operators meet solvers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +78,14 @@ class Transformer(nn.Module):
             got, remedy = f"{len(context.state)} of the source", "Give every sample its own source."
             raise ShapeError(f"the batch has {len(batch.values)} samples", got=got, remedy=remedy)  # type: ignore[arg-type]
         if batch.pairs is not None:
-            context = Context(context.state, context.grid, batch.pairs, context.cross_pairs)
+            context = replace(context, pairs=batch.pairs)
         x0 = self.embed(batch, grids)
         field, args = self.bind(grids, chosen.z, context)
         span = (self.axes.z.start, self.axes.z.end)
         path = solve(field, x0, span, args=args, solver=chosen.z.solver, control=chosen.z, save=keep)
         table = getattr(self.embed, "table", None)
+        if context.cache is not None:
+            context.cache.append(t)
         if self.readout is not None:
             return self.readout(path.final, grids, table), path, t
         return path.final.masked_fill(~t.observed[..., None], 0.0) if t.has_gaps else path.final, path, t

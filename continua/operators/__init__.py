@@ -2,10 +2,11 @@
 
 from continua.operators.activation import GELU, Activation, Identity, ReLU, SiLU, Tanh
 from continua.operators.attention import Attention
+from continua.operators.cache import Cache
 from continua.operators.kernel import Kernel, Softmax
 from continua.operators.mask import Both, Causal, Mask, Strided, Window
 from continua.operators.norm import Constraint, LayerNorm, Project, RMSNorm, SphereProjection
-from continua.operators.operator import Context, Grids, Operator, Parts, PreNorm, Skip, depth_grid
+from continua.operators.operator import Context, Grids, Operator, Parts, PreNorm, Recorded, Skip, depth_grid
 from continua.operators.pointwise import Apply, Integral, Pointwise
 from continua.operators.position import ALiBi, Encoding, Learned, Position, RelativeBias, Rotary, Sinusoidal
 
@@ -16,6 +17,7 @@ __all__ = [
     "Apply",
     "Attention",
     "Both",
+    "Cache",
     "Causal",
     "Constraint",
     "Context",
@@ -35,6 +37,7 @@ __all__ = [
     "Project",
     "RMSNorm",
     "ReLU",
+    "Recorded",
     "RelativeBias",
     "Rotary",
     "SiLU",

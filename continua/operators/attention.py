@@ -13,7 +13,7 @@ from continua.fields import ByBasis, Field, Nodal, Parametrisation
 from continua.fields import kernel as make_kernel
 from continua.operators.kernel import Kernel, Softmax
 from continua.operators.mask import Mask
-from continua.operators.operator import Context, Grids, Operator, at_depth, by_depth, read
+from continua.operators.operator import Context, Grids, Operator, Recorded, at_depth, by_depth, read, remembered
 from continua.operators.position import Position
 from continua.operators.scores import plan
 from continua.typing import Args, Tensor, VectorFunction
@@ -88,27 +88,40 @@ class Attention(Operator):
             pairs=pairs,
             itself=not self.cross,
         )
-        args = {**by_depth(grids, self._sample(grids)), "scores": scores}
+        weights = remembered(context, self, lambda: by_depth(grids, self._sample(grids)))
+        args = {**weights, "scores": scores}
         if self.cross:
             args["source"] = context.state
+        cache, record, cross, position = context.cache, context.record, self.cross, self.position
+        fresh = "s" if cross or cache is None else "t"  # where the keys that are made now sit
 
         def split(x: Tensor) -> Tensor:
             return x.unflatten(-1, (-1, inner)).transpose(1, 2)
 
         def f(z: float, x: Tensor, args: Args) -> Tensor:
-            w = at_depth(args, z)
-            s = args.get("source", x)
-            q = split(linear(x, w["q"], w.get("bq")))
-            k = split(linear(s, w["k"], w.get("bk")))
-            v = split(linear(s, w["v"], w.get("bv")))
-            mixed = made.attend(q, k, v, args["scores"]).transpose(1, 2)
+            w, scores = at_depth(args, z), args["scores"]
+
+            def keys_and_values() -> tuple[Tensor, Tensor]:
+                s = args.get("source", x)
+                k = position.turn(split(linear(s, w["k"], w.get("bk"))), scores[fresh], scores["position"])
+                return k, split(linear(s, w["v"], w.get("bv")))
+
+            q = position.turn(split(linear(x, w["q"], w.get("bq"))), scores["t"], scores["position"])
+            if cache is None:
+                k, v = keys_and_values()
+            else:
+                k, v = cache.once(self, z, keys_and_values) if cross else cache.extend(self, z, *keys_and_values())
+            if record is not None:
+                record.append(Recorded(self, z, made.weights(q, k, scores)))
+            mixed = made.attend(q, k, v, scores).transpose(1, 2)
             return linear(mixed.reshape(*mixed.shape[:2], heads * inner), w["o"], w.get("bo"))
 
         return f, args
 
     def _tokens(self, grids: Grids, context: Context) -> tuple[Grid, Grid, Tensor | None]:
         if not self.cross:
-            return grids["t"], grids["t"], context.pairs
+            past = context.cache
+            return grids["t"], grids["t"] if past is None else past.sources(grids["t"]), context.pairs
         if context.state is None or context.grid is None:
             raise ShapeError(
                 "cross-attention needs something to attend to", got="no context", remedy="Pass Context(state, grid)."

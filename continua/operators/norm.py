@@ -9,7 +9,7 @@ from continua.axes import Grid
 from continua.config import register
 from continua.errors import ContinuaError
 from continua.fields import Parametrisation
-from continua.operators.operator import Context, Grids, Operator, at_depth, by_depth, read
+from continua.operators.operator import Context, Grids, Operator, at_depth, by_depth, read, remembered
 from continua.typing import Args, Tensor, VectorFunction
 
 
@@ -60,7 +60,12 @@ class LayerNorm(_Affine):
 
     def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
         """Return the fused kernel where weights are equal, the weighted form elsewhere."""
-        args, eps, width, fused = self.sampled(grids), self.eps, len(grids["d"]), grids["d"].is_uniform
+        args, eps, width, fused = (
+            remembered(context, self, lambda: self.sampled(grids)),
+            self.eps,
+            len(grids["d"]),
+            grids["d"].is_uniform,
+        )
 
         def f(z: float, x: Tensor, args: Args) -> Tensor:
             w = at_depth(args, z)
@@ -83,7 +88,12 @@ class RMSNorm(_Affine):
 
     def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
         """Return the fused kernel where weights are equal, the weighted form elsewhere."""
-        args, eps, width, fused = self.sampled(grids), self.eps, len(grids["d"]), grids["d"].is_uniform
+        args, eps, width, fused = (
+            remembered(context, self, lambda: self.sampled(grids)),
+            self.eps,
+            len(grids["d"]),
+            grids["d"].is_uniform,
+        )
 
         def f(z: float, x: Tensor, args: Args) -> Tensor:
             scale = at_depth(args, z).get("scale")
@@ -108,7 +118,7 @@ class Constraint(_Affine):
 
     def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
         """Read γ and β and refuse a vanishing γ."""
-        args, eps, centred = self.sampled(grids), self.eps, self.centred
+        args, eps, centred = remembered(context, self, lambda: self.sampled(grids)), self.eps, self.centred
         scale = read(self.scale, grids)
         if scale is not None and bool((scale == 0).any()):
             raise ContinuaError(

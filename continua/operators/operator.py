@@ -1,7 +1,7 @@
 """What an operator is: weight fields that are read once on the grids, then a pure function of (z, x, args)."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,9 +13,19 @@ from continua.axes import Grid, grid_key
 from continua.config import register
 from continua.errors import SolveError
 from continua.fields import Field
+from continua.operators.cache import Cache
 from continua.typing import Args, Letter, Tensor, VectorFunction
 
 Grids = Mapping[Letter, Grid]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Attention weights α_h(t, s) (times the measure of s: rows sum to one) of one operator at one depth."""
+
+    operator: "Operator"
+    z: float
+    weights: Tensor
 
 
 @dataclass(frozen=True)
@@ -24,13 +34,16 @@ class Context:
 
     ``state`` and ``grid`` are another field with its own nodes (encoder output, memory, second modality).
     ``pairs`` restricts or biases self-attention, ``cross_pairs`` attention to ``state``: boolean (True = allowed) or
-    floating point (added to the scores), broadcastable to [b, h, t, s].
+    floating point (added to the scores), broadcastable to [b, h, t, s]. ``cache`` serves generation; ``record``
+    collects the attention weights of every evaluation.
     """
 
     state: Tensor | None = None
     grid: Grid | None = None
     pairs: Tensor | None = None
     cross_pairs: Tensor | None = None
+    cache: Cache | None = None
+    record: list[Recorded] | None = None
 
 
 class Operator(nn.Module):
@@ -91,6 +104,11 @@ def read(field: Field | None, grids: Grids, over: str = "") -> Tensor | None:
             place = len(field.letters) - 1 - field.letters.index(letter)
             values = values * grids[letter].weights.to(values).reshape(-1, *[1] * place)
     return values
+
+
+def remembered(context: Context | None, operator: "Operator", make: Callable[[], Any]) -> Any:
+    """Read weights anew, or once for all tokens of a generation."""
+    return make() if context is None or context.cache is None else context.cache.weights(operator, make)
 
 
 def by_depth(grids: Grids, sampled: Mapping[str, tuple[Field | None, Tensor | None]]) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from torch.nn.functional import linear
 
 from continua.config import register
-from continua.fields import Parametrisation, kernel
+from continua.fields import Field, Parametrisation, kernel
 from continua.operators.activation import GELU, Activation, Identity
-from continua.operators.operator import Context, Grids, Operator, at_depth, by_depth, read
+from continua.operators.operator import Context, Grids, Operator, at_depth, by_depth, read, remembered
 from continua.typing import Args, Tensor, VectorFunction
 
 
@@ -23,16 +23,16 @@ class Integral(Operator):
 
     def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
         """Read kernel and bias."""
-        sampled = {
-            "kernel": (self.kernel, read(self.kernel, grids, over="c")),
-            "bias": (self.bias, read(self.bias, grids)),
-        }
+
+        def sampled() -> Args:
+            kernel, bias = read(self.kernel, grids, over="c"), read(self.bias, grids)
+            return by_depth(grids, {"kernel": (self.kernel, kernel), "bias": (self.bias, bias)})
 
         def f(z: float, x: Tensor, args: Args) -> Tensor:
             w = at_depth(args, z)
             return linear(x, w["kernel"], w.get("bias"))
 
-        return f, by_depth(grids, sampled)
+        return f, remembered(context, self, sampled)
 
 
 @register
@@ -75,14 +75,7 @@ class Pointwise(Operator):
         self.b2 = weights.field("zd") if bias else None
 
     def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
-        """Read both kernels with their quadrature weights folded in."""
-        sampled = {
-            "w1": (self.w1, read(self.w1, grids, over="c")),
-            "gate": (self.gate, read(self.gate, grids, over="c")),
-            "w2": (self.w2, read(self.w2, grids, over="m")),
-            "b1": (self.b1, read(self.b1, grids)),
-            "b2": (self.b2, read(self.b2, grids)),
-        }
+        """Return the two maps with the nonlinearities between them."""
         phi1, phi2, gated = self.phi1, self.phi2, self.gate is not None
 
         def f(z: float, x: Tensor, args: Args) -> Tensor:
@@ -92,4 +85,14 @@ class Pointwise(Operator):
                 hidden = hidden * linear(x, w["gate"])
             return phi2(linear(hidden, w["w2"], w.get("b2")))
 
-        return f, by_depth(grids, sampled)
+        return f, remembered(context, self, lambda: by_depth(grids, self._sample(grids)))
+
+    def _sample(self, grids: Grids) -> dict[str, tuple[Field | None, Tensor | None]]:
+        """Read both kernels with their quadrature weights folded in."""
+        return {
+            "w1": (self.w1, read(self.w1, grids, over="c")),
+            "gate": (self.gate, read(self.gate, grids, over="c")),
+            "w2": (self.w2, read(self.w2, grids, over="m")),
+            "b1": (self.b1, read(self.b1, grids)),
+            "b2": (self.b2, read(self.b2, grids)),
+        }

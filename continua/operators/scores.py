@@ -26,27 +26,34 @@ class Plan:
     mask: Mask | None
     position: Position
     scale: float
-    causal: bool  # the fused kernel's own lower triangle
+    triangle: bool  # the fused kernel's own lower triangle
+    past_only: bool  # every source is in the past of every query that sees it: a bias of each key is enough
     paired: bool  # a bias of each pair
     weighted: bool  # log-weights of the sources
     split_cell: bool  # a causal row takes only the left part of its own cell
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, args: Mapping[str, Any]) -> Tensor:
-        """∫ α(t, s) V(s) dμ(s), zero for absent queries."""
-        q = self.position.turn(q, args["t"], args["position"])
-        k = self.position.turn(k, args["s"], args["position"])
+        """∫ α(t, s) V(s) dμ(s) for queries and keys that were turned, zero for absent queries."""
         if self.paired:
             out = attend_blocked(q, k, v, self.scale, lambda rows: self.pair_bias(rows, q, args))
         else:
-            out = attend_fused(q, k, v, self.scale, self.causal, self.key_bias(args))
+            out = attend_fused(q, k, v, self.scale, self.triangle, self.key_bias(args))
         if args["present"] is not None:
             out = torch.where(args["present"][..., None, :, None], out, 0.0)
         return out
 
+    def weights(self, q: Tensor, k: Tensor, args: Mapping[str, Any]) -> Tensor:
+        """α(t, s) w(s) itself, for those who want to look: [b, h, t, s], rows of absent queries zero."""
+        if k.shape[1] != q.shape[1]:
+            k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        scores = self.scale * q @ k.mT + self.pair_bias(slice(0, q.shape[2]), q, args)
+        alpha = scores.softmax(-1)
+        return alpha if args["present"] is None else torch.where(args["present"][..., None, :, None], alpha, 0.0)
+
     def key_bias(self, args: Mapping[str, Any]) -> Tensor | None:
         """log w(s) and the part of the position bias that the source alone decides: [*b, 1 or h, s]."""
         bias = args["log_weights"][..., None, :] if self.weighted else None
-        term = self.position.key_bias(args["s"], args["position"]) if self.causal else None
+        term = self.position.key_bias(args["s"], args["position"]) if self.past_only else None
         if term is None:
             return bias
         return term if bias is None else bias + term
@@ -92,15 +99,16 @@ def plan(
     split_cell = causal_mask and itself and not s.is_counting
     if split_cell and s.left is None:
         raise MaskError("a causal mask needs ordered times", got="a grid without cells", remedy="Use a 1-D time axis.")
-    fused_causal = isinstance(mask, Causal) and itself and t.is_ordered and s.is_counting and pairs is None
-    triangle_only = fused_causal and _needs_no_pairs(position, causal=True)
+    counted_past = isinstance(mask, Causal) and itself and s.is_counting and s.is_ordered and pairs is None
+    past_only = counted_past and (len(t) == len(s) or len(t) == 1) and _needs_no_pairs(position, causal=True)
     no_mask = mask is None and pairs is None and _needs_no_pairs(position, causal=False)
     made = Plan(
         mask=mask,
         position=position,
         scale=scale,
-        causal=triangle_only,
-        paired=not (triangle_only or no_mask),
+        triangle=past_only and len(t) > 1,
+        past_only=past_only,
+        paired=not (past_only or no_mask),
         weighted=s.has_gaps or not s.is_uniform,
         split_cell=split_cell,
     )
