@@ -21,7 +21,7 @@ _ROOMS = {
         "Sinusoidal Softmax SphereProjection Strided Window"
     ),
     "models": "Batch EncoderDecoder Transformer load zoo",
-    "convert": "from_hf from_torch",
+    "convert": "from_hf from_torch to_hf",
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
 

@@ -108,8 +108,7 @@ def their_names(module: Any, model: Any, grads: dict[str, Tensor]) -> dict[str, 
             stored = their_names(getattr(module, part), getattr(model, part), own)
             found.update({f"{part}.{k}": v for k, v in stored.items()})
         return found
-    names, layers = torch_names(module)
-    return names.store(grads, layers)
+    return torch_names(module).store(grads)
 
 
 def agree(ours: Tensor, theirs: Tensor, model: Any, module: nn.Module, rows: Tensor | None, **inputs: Tensor) -> None:
@@ -316,7 +315,6 @@ def test_encoder_decoder_is_nn_transformer(norm_first: bool, dtype: torch.dtype)
 @pytest.mark.spec("M9", "A4")
 def test_names_are_two_way() -> None:
     for module in (encoder_layer(), decoder_layer(norm_first=True, bias=False), nn.MultiheadAttention(D, HEADS)):
-        names, layers = torch_names(module)
-        stored = names.store(ct.from_torch(module).state_dict(), layers)
+        stored = torch_names(module).store(ct.from_torch(module).state_dict())
         assert set(stored) == set(module.state_dict())
         assert all(torch.equal(stored[name], tensor) for name, tensor in module.state_dict().items())

@@ -84,8 +84,8 @@ def _decoder(dtype: torch.dtype) -> Parity:
 
 def _compare(name: str, reference: nn.Module, theirs: Callable[[], Tensor], ours: Callable[[Any], Tensor]) -> Parity:
     model = from_torch(reference)
-    names, layers = torch_names(reference)
-    return _measure(name, theirs(), ours(model), reference, lambda: names.store(_gradients(model), layers))
+    names = torch_names(reference)
+    return _measure(name, theirs(), ours(model), reference, lambda: names.store(_gradients(model)))
 
 
 def _tiny_gpt2(transformers: Any) -> nn.Module:
@@ -106,10 +106,10 @@ def _hugging_face(name: str, reference: Any, dtype: torch.dtype) -> Parity:
     with tempfile.TemporaryDirectory() as folder:
         reference.save_pretrained(folder)
         model = from_hf(folder)
-        names, layers = hf_names(folder)
+        names = hf_names(folder)
     tokens = torch.randint(96, (2, 17), generator=torch.Generator().manual_seed(3))
     theirs = reference(tokens).logits
-    return _measure(name, theirs, model(tokens), reference, lambda: names.store(_gradients(model), layers))
+    return _measure(name, theirs, model(tokens), reference, lambda: names.store(_gradients(model)))
 
 
 def _gradients(model: nn.Module) -> dict[str, Tensor]:

@@ -69,13 +69,13 @@ class NameMap:
     bare: tuple[str, ...] = ()
     single: bool = False
 
-    def load(self, stored: Mapping[str, Tensor], target: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+    def load(self, stored: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return our state from the file's; every name must be accounted for."""
         plain = {name.removeprefix(self.prefix): tensor for name, tensor in stored.items()}
         used: set[str] = set()
         state: dict[str, Tensor] = {}
         for entry in self.entries:
-            names = layer_names(entry.theirs, layers)
+            names = layer_names(entry.theirs, target[entry.ours])
             _require(names, plain)
             stacked = self.single or "{z}" in entry.theirs
             shape = target[entry.ours].shape[1:] if stacked else target[entry.ours].shape
@@ -89,13 +89,13 @@ class NameMap:
             raise CheckpointError("the file has tensors without a place in the model", got=shown, remedy=remedy)
         return state
 
-    def store(self, state: Mapping[str, Tensor], layers: int, prefixed: bool = True) -> dict[str, Tensor]:
+    def store(self, state: Mapping[str, Tensor], prefixed: bool = True) -> dict[str, Tensor]:
         """Return the file's tensors from our state, with or without the prefix: the inverse of ``load``."""
         pieces: dict[str, list[Tensor]] = {}
         layouts: dict[str, Layout] = {}
         for entry in sorted(self.entries, key=lambda entry: entry.layout.part[0]):
             stacked = self.single or "{z}" in entry.theirs
-            for z, name in enumerate(layer_names(entry.theirs, layers)):
+            for z, name in enumerate(layer_names(entry.theirs, state[entry.ours])):
                 ours = state[entry.ours][z] if stacked else state[entry.ours]
                 pieces.setdefault(name, []).append(entry.layout.give(ours, entry.flat))
                 layouts[name] = entry.layout
@@ -109,9 +109,9 @@ def _any_of(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch(name, pattern) for pattern in patterns)
 
 
-def layer_names(pattern: str, layers: int) -> list[str]:
-    """Spell a name out for every layer."""
-    return [pattern.format(z=z) for z in range(layers)] if "{z}" in pattern else [pattern]
+def layer_names(pattern: str, ours: Tensor) -> list[str]:
+    """Spell a name out for every layer of our tensor."""
+    return [pattern.format(z=z) for z in range(len(ours))] if "{z}" in pattern else [pattern]
 
 
 def norm(ours: str, theirs: str) -> tuple[Entry, Entry]:

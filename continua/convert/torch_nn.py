@@ -30,8 +30,8 @@ def from_torch(module: nn.Module, mask: Mask | None = None) -> Transformer | Enc
     return _transformer(module, mask)
 
 
-def torch_names(module: Any) -> tuple[NameMap, int]:
-    """Return the map between the names of a layer or stack and ours, and the number of layers."""
+def torch_names(module: Any) -> NameMap:
+    """Return the map between the names of a layer or stack and ours."""
     layers = list(module.layers) if isinstance(module, STACKS) else [module]
     if not layers or not isinstance(layers[0], LAYERS):
         remedy = "Known: Transformer, " + ", ".join(kind.__name__ for kind in (*STACKS, *LAYERS)) + "."
@@ -52,11 +52,12 @@ def torch_names(module: Any) -> tuple[NameMap, int]:
             entries += _norm(ours, f"{place}norm{n}", ffn.norm1)
     if getattr(module, "norm", None) is not None:
         entries += _norm("readout.before.0", "norm", module.norm)
-    return NameMap(tuple(entries), single=not place), len(layers)
+    return NameMap(tuple(entries), single=not place)
 
 
 def _transformer(module: Any, mask: Mask | None) -> Transformer:
-    names, depth = torch_names(module)
+    names = torch_names(module)
+    depth = len(module.layers) if isinstance(module, STACKS) else 1
     layer = module.layers[0] if isinstance(module, STACKS) else module
     attention, ffn = _inside(layer)
     if not attention._qkv_same_embed_dim or attention.bias_k is not None or attention.add_zero_attn:
@@ -78,7 +79,7 @@ def _transformer(module: Any, mask: Mask | None) -> Transformer:
     model = Transformer(axes, native, Given(), _block(weights, branches, ffn), readout)
     stored = {name: tensor.detach() for name, tensor in module.state_dict().items()}
     model.to(attention.out_proj.weight.dtype)
-    model.load_state_dict(names.load(stored, model.state_dict(), depth))
+    model.load_state_dict(names.load(stored, model.state_dict()))
     return model
 
 
