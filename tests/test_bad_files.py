@@ -26,16 +26,9 @@ def saved(folder: Path) -> Path:
 
 
 def hugging_face(folder: Path) -> Path:
-    """A GPT-2 folder as save_pretrained writes it, without the library: the map makes the names."""
-    from continua.convert.huggingface import _gpt2_map
-
+    """A GPT-2 folder as ``to_hf`` writes it."""
     torch.manual_seed(0)
-    model = ct.zoo.gpt2(vocab=11, d=8, heads=2, depth=2, context=6)
-    (folder / "hf").mkdir()
-    config = {"model_type": "gpt2", "vocab_size": 11, "n_embd": 8, "n_head": 2, "n_layer": 2, "n_positions": 6}
-    (folder / "hf" / "config.json").write_text(json.dumps({**config, "layer_norm_epsilon": 1e-5}))
-    save_file(_gpt2_map().store(model.state_dict(), 2), folder / "hf" / "model.safetensors")
-    return folder / "hf"
+    return ct.to_hf(ct.zoo.gpt2(vocab=11, d=8, heads=2, depth=2, context=6), folder / "hf")
 
 
 def edited(folder: Path, change: Change) -> Path:
