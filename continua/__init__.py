@@ -15,12 +15,13 @@ _ROOMS = {
         "Product ProductRule Samples Times Trapezoid at"
     ),
     "fields": "BSpline ByBasis ByNetwork Cosine Cubic Fourier Generated Hold Legendre Linear Nodal Trigonometric",
-    "flow": "RK4 Euler Fixed Flow LieTrotter Projection SaveAt Strang solve",
+    "flow": "RK4 Checkpoint Direct Euler Fixed Flow LieTrotter Projection SaveAt Strang solve",
     "operators": (
-        "ALiBi Attention Causal Constraint GELU LayerNorm Learned Pointwise RMSNorm ReLU RelativeBias Rotary SiLU "
-        "Sinusoidal Softmax SphereProjection Strided Window"
+        "ALiBi Additive Attention Causal Constraint GELU LayerNorm Learned Neighbours Pointwise RMSNorm ReLU "
+        "RelativeBias Rotary SiLU Sinusoidal Softmax SphereProjection Strided Window"
     ),
-    "models": "Batch EncoderDecoder Transformer load zoo",
+    "models": "Bank Batch EncoderDecoder Greedy Sample Transformer generate load stream zoo",
+    "lab": "",
     "convert": "from_hf from_torch to_hf",
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}

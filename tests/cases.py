@@ -18,8 +18,22 @@ from continua import operators as op
 from continua.axes import Axes, Circle, Counting, Discretisation, Interval, Points, Product, Times, at
 from continua.fields import ByBasis, ByNetwork, Nodal, Parametrisation, counted
 from continua.flow import Fixed
-from continua.models import Batch, EncoderDecoder, Given, Observations, Readout, Tokens, Transformer, zoo
+from continua.models import (
+    Bank,
+    Batch,
+    EncoderDecoder,
+    Given,
+    Greedy,
+    Observations,
+    Pixels,
+    Readout,
+    Sample,
+    Tokens,
+    Transformer,
+    zoo,
+)
 from continua.models.build import continuous_axes, discrete_axes, post_norm, pre_norm, smooth_bases
+from continua.models.init import GPT2Init, Scaled, Xavier
 from continua.operators import Attention, Causal, LayerNorm, Parts, Pointwise, Skip, Softmax
 from tests.measure import random, stirred
 
@@ -88,7 +102,7 @@ SPLITTINGS = [fl.LieTrotter(), fl.LieTrotter(fl.RK4()), fl.Strang(), fl.Strang(f
 
 # --- operators -------------------------------------------------------------------------------------------------------
 
-ACTIVATIONS = [op.Identity(), op.ReLU(), op.GELU(), op.GELU(tanh=True), op.SiLU(), op.Tanh()]
+ACTIVATIONS = [op.Identity(), op.ReLU(), op.GELU(), op.GELU(tanh=True), op.SiLU(), op.ELU(), op.Tanh()]
 MASKS = [
     Causal(),
     op.Window(2.0),
@@ -96,6 +110,7 @@ MASKS = [
     op.Strided(3.0, width=1.0),
     Causal() & op.Window(2.0),
     op.Strided(2.0) & op.Window(4.0) & Causal(),
+    op.Neighbours((1, 2, 3, 0, 5), (0, 1, 2, 3, 4)),
 ]
 POSITIONS: dict[str, Callable[[Parametrisation], op.Position]] = {
     "none": lambda w: op.Position(),
@@ -118,6 +133,9 @@ NORMS: dict[str, Callable[[Parametrisation], op.Operator]] = {
     "Constraint, not centred": lambda w: op.Constraint(w, centred=False),
     "SphereProjection": lambda w: op.SphereProjection(radius=1.5),
 }
+
+SCHEMES = [GPT2Init(), Scaled(), Xavier()]
+SAMPLINGS = [Greedy(), Greedy(repetition_penalty=1.2), Sample(0.7, 40, 0.9, 1.1)]
 
 # --- models: width 8, 2 heads of 4, 12 hidden, 2 steps; 11 words or 2 channels ---------------------------------------
 
@@ -148,6 +166,29 @@ def scattered(count: int = 12, seed: int = 0) -> Batch:
 def paired() -> Batch:
     """Words beside other words."""
     return Batch(words().values, source=words(count=5, seed=1))
+
+
+PIXELS = Pixels(4, 6, channels=2, patch=(2, 2))
+
+
+def patches() -> Batch:
+    """Images, already laid out as patch vectors behind the class token."""
+    return Batch(PIXELS.cut(random(2, 2, 4, 6), first=1))
+
+
+def features() -> Batch:
+    """Features of counted nodes."""
+    return Batch(random(2, 6, CHANNELS))
+
+
+def described() -> Batch:
+    """Words beside observations."""
+    return Batch(words().values, source=Batch(random(2, 5, CHANNELS)))
+
+
+def asked() -> Batch:
+    """Questions in time beside a history; the zeros stand for nothing."""
+    return Batch(torch.zeros(2, 4), times=random(2, 4, seed=5, low=0.0), source=series())
 
 
 def states() -> Batch:
@@ -210,6 +251,22 @@ def encoder_decoder() -> EncoderDecoder:
     return EncoderDecoder(encoder, Transformer(axes, native, embed, pre_norm(branches, lambda: op.RMSNorm(w)), readout))
 
 
+def albert(masked_lm: bool = False) -> Transformer:
+    """One autonomous field, a table that is narrower than the state."""
+    return zoo.albert((WORDS, 5), d=8, heads=2, depth=STEPS, context=16, m=12, masked_lm=masked_lm)
+
+
+def with_memory(separate: bool, alone: bool = False) -> Any:
+    """A decoder with a memory bank, beside an encoder or alone."""
+    axes, native = COUNTED
+    w = counted(axes, STEPS)
+    branches = (Attention(w, mask=Causal()), Attention(w, cross=True), Pointwise(w))
+    embed = Tokens(w.autonomous(), WORDS, op.Learned(w.autonomous(), 16))
+    readout, bank = Readout(w.autonomous(), WORDS), Bank(w.autonomous(), 3, separate)
+    decoder = Transformer(axes, native, embed, pre_norm(branches, lambda: LayerNorm(w)), readout, bank)
+    return decoder if alone else EncoderDecoder(zoo.bert(**SIZES), decoder)
+
+
 def layer() -> Transformer:
     """Layers on their own: a state in, a state out."""
     axes, native = COUNTED
@@ -242,7 +299,24 @@ MODELS: dict[str, Case] = {
     "gpt2": Case(lambda: zoo.gpt2(**SIZES)),
     "bert": Case(lambda: zoo.bert(**SIZES)),
     "bert, masked LM": Case(lambda: zoo.bert(**SIZES, masked_lm=True)),
+    "albert": Case(albert),
+    "albert, masked LM": Case(lambda: albert(masked_lm=True)),
+    "vit": Case(lambda: zoo.vit(PIXELS, d=8, heads=2, depth=STEPS, m=12), patches),
+    "t5": Case(lambda: zoo.t5(WORDS, 8, 2, STEPS, 12, e=4), paired),
+    "t5, v1.1": Case(lambda: zoo.t5(WORDS, 8, 2, STEPS, 12, e=4, style=zoo.T5_11), paired),
+    "llama": Case(lambda: zoo.llama(WORDS, 8, 2, STEPS, 12, groups=1)),
+    "llama, tied": Case(lambda: zoo.llama(WORDS, 8, 2, STEPS, 12, style=zoo.LlamaStyle(tied=True, bias=True))),
     "encoder-decoder": Case(encoder_decoder, paired),
+    "memory": Case(lambda: with_memory(separate=False), paired),
+    "memory of keys and values": Case(lambda: with_memory(separate=True), paired),
+    "memory alone": Case(lambda: with_memory(separate=True, alone=True)),
+    "graph attention": Case(lambda: zoo.gat(CHANNELS, d=8, heads=2, depth=STEPS, edges=MASKS[-1]), features),
+    "additive scores": Case(lambda: discrete(kernel=op.Additive(), mask=Causal())),
+    "forecaster": Case(lambda: zoo.forecaster(CHANNELS, at=SMOOTH), asked),
+    "forecaster, questions see each other": Case(
+        lambda: zoo.forecaster(CHANNELS, at=SMOOTH, self_attention=True), asked
+    ),
+    "cross-modal": Case(lambda: zoo.cross_modal(WORDS, CHANNELS, 8, 2, STEPS, 16, 8, m=12), described),
     "layer": Case(layer, states),
     "continuous words": Case(lambda: Transformer.continuous(vocab=WORDS, at=SMOOTH)),
     "continuous series": Case(

@@ -212,7 +212,7 @@ def test_pickles_are_never_opened(tmp_path: Path, load: Any) -> None:
 
 SETTINGS = {
     "architecture": ({"model_type": "gpt3"}, "got gpt3", "Did you mean 'gpt2'?"),
-    "far architecture": ({"model_type": "mamba"}, "got mamba", "Known: bert, gpt2"),
+    "far architecture": ({"model_type": "mamba"}, "got mamba", "Known: albert, bert, gpt2, llama, t5, vit."),
     "activation": ({"activation_function": "relu"}, "'relu'", "not in the zoo yet"),
     "untied head": ({"tie_word_embeddings": False}, "False", "not in the zoo yet"),
     "unscaled scores": ({"scale_attn_weights": False}, "False", "not in the zoo yet"),

@@ -61,6 +61,48 @@ def test_inspect_reads_hugging_face_folders(tmp_path):
     assert "Counting on Points" in done.output
 
 
+def small_bert(folder):
+    """A Hugging Face folder with a tokeniser of whole words."""
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    words = {word: i for i, word in enumerate(["[UNK]", "[CLS]", "[SEP]", "the", "cat", "sat"])}
+    config = transformers.BertConfig(
+        vocab_size=8, hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=16
+    )
+    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    made.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.spec("A11")
+def test_inspect_shows_what_attention_does_with_a_text(tmp_path):
+    folder = small_bert(tmp_path / "model")
+    words = ["inspect", str(folder), "--attention", "the cat sat", "--out", str(tmp_path / "pictures")]
+    done = RUN.invoke(app, words)
+    assert done.exit_code == 0, done.output
+    for said in ("5 tokens: [CLS] the cat sat [SEP]", "4 heads:", "clearest heads", "entropy", "previous"):
+        assert said in done.output
+    for name in ("attention", "patterns", "entropy", "rollout"):
+        assert (tmp_path / "pictures" / f"{name}.png").stat().st_size > 10_000
+
+
+def test_inspect_attention_answers_mistakes_with_a_sentence(tmp_path):
+    folder = small_bert(tmp_path / "model")
+    done = command("inspect", str(folder), "--attention", "  ")
+    assert (done.returncode, "needs a text" in done.stderr) == (2, True)
+    (folder / "tokenizer.json").write_text("{", encoding="utf-8")
+    done = command("inspect", str(folder), "--attention", "cat")
+    assert (done.returncode, "is not a tokeniser" in done.stderr) == (2, True)
+    (folder / "tokenizer.json").unlink()
+    done = command("inspect", str(folder), "--attention", "cat")
+    assert (done.returncode, "Copy the tokenizer.json" in done.stderr) == (2, True)
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

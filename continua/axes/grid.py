@@ -26,6 +26,7 @@ class Grid:
     is_unit: bool = False  # all weights are one
     is_ordered: bool = False  # nodes increase strictly
     has_gaps: bool = False  # some weights may be zero
+    start: int = 0  # the first node, where nodes are counted in order
     key: bytes | None = None  # equal keys mean equal nodes
 
     def __len__(self) -> int:
@@ -105,8 +106,8 @@ def absent(dtype: torch.dtype) -> float:
     return -2e3 if dtype == torch.float16 else -1e30
 
 
-def counting(n: int, like: Tensor) -> Grid:
-    """Return the counting grid 0…n−1 on the device and dtype of ``like``."""
-    nodes = torch.arange(n, device=like.device, dtype=like.dtype)
+def counting(n: int, like: Tensor, start: int = 0) -> Grid:
+    """Return the counting grid start…start+n−1 on the device and dtype of ``like``."""
+    nodes = torch.arange(start, start + n, device=like.device, dtype=like.dtype)
     weights = torch.ones((), device=like.device, dtype=like.dtype).expand(n)
-    return Grid(nodes[:, None], weights, is_counting=True, is_uniform=True, is_unit=True, is_ordered=True)
+    return Grid(nodes[:, None], weights, is_counting=True, is_uniform=True, is_unit=True, is_ordered=True, start=start)

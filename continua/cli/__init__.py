@@ -47,11 +47,15 @@ def demo(
 def inspect(
     path: Annotated[Path, typer.Argument(help="A folder written by model.save() or by Hugging Face.")],
     at: Annotated[str, typer.Option(help="Another discretisation, for example d=64,h=2,z=3.")] = "",
+    attention: Annotated[
+        str | None, typer.Option(help="A text: show what every attention head does with it, and draw it.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where --attention writes its figures.")] = Path("runs/attention"),
 ) -> None:
-    """Print what a model is: axes, grid, parts, fields and parameters."""
+    """Print what a model is: axes, grid, parts, fields and parameters; or what its attention does with a text."""
     from continua.cli.inspect import run
 
-    run(path, at)
+    run(path, at, attention, out)
 
 
 def main() -> None:

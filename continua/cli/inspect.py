@@ -15,10 +15,15 @@ from continua.models.store import read_json
 from continua.operators import Operator, PreNorm, Project, Skip
 
 
-def run(path: Path, wish: str) -> None:
-    """Load the folder and print its tables."""
+def run(path: Path, wish: str, text: str | None = None, out: Path = Path("runs/attention")) -> None:
+    """Load the folder and print its tables, or what its attention does with ``text``."""
     console = Console()
     model = _open(path)
+    if text is not None:
+        from continua.cli.attention import run as look
+
+        look(console, model, path, text, parse_at(wish), out)
+        return
     sides = [("encoder", model.encoder), ("decoder", model.decoder)] if isinstance(model, EncoderDecoder) else []
     for name, side in sides or [("", model)]:
         _describe(console, name, side, parse_at(wish))

@@ -8,14 +8,18 @@ import torch
 from safetensors.torch import save_file
 
 from continua.config import to_plain
+from continua.convert.albert import ALBERT
 from continua.convert.architecture import Architecture, Settings
 from continua.convert.bert import BERT
 from continua.convert.gpt2 import GPT2
+from continua.convert.llama import LLAMA
 from continua.convert.names import NameMap
+from continua.convert.t5 import T5
+from continua.convert.vit import VIT
 from continua.errors import CheckpointError, ContinuaError, nearest
 from continua.models.store import CONFIG, WEIGHTS, read_json, read_tensors, refuse_pickle
 
-ARCHITECTURES: dict[str, Architecture] = {each.kind: each for each in (GPT2, BERT)}
+ARCHITECTURES: dict[str, Architecture] = {each.kind: each for each in (GPT2, BERT, T5, LLAMA, VIT, ALBERT)}
 
 
 def from_hf(path: str | Path, dtype: torch.dtype | None = None) -> Any:
@@ -73,7 +77,9 @@ def _read(path: Path) -> tuple[dict[str, Any], Any, NameMap]:
     config = Settings(read_json(path / CONFIG))
     kind = str(config.get("model_type"))
     if kind not in ARCHITECTURES:
-        raise CheckpointError("this architecture is not known", got=kind, remedy=nearest(kind, list(ARCHITECTURES)))
+        hint, known = nearest(kind, list(ARCHITECTURES)), f"Known: {', '.join(sorted(ARCHITECTURES))}."
+        remedy = hint if hint == known else f"{hint} {known}"
+        raise CheckpointError("this architecture is not known", got=kind, remedy=remedy)
     stored = read_tensors(path)
     model = ARCHITECTURES[kind].build(config, set(stored))
     return stored, model, ARCHITECTURES[kind].names(model)

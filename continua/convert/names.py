@@ -20,16 +20,19 @@ class Layout:
 
     The first ``rows`` dimensions of ours are merged into the rows of a matrix, the others into its columns; a
     one-dimensional tensor in the file merges all. ``transpose`` stores that matrix as [in, out]. ``part=(i, n)`` means
-    that it is the i-th of n equal pieces along the output side.
+    that it is the i-th of n equal pieces along the output side. ``shape`` is what the file gives it where that is
+    neither a matrix nor a vector (a convolution, a leading one).
     """
 
     rows: int = 1
     transpose: bool = False
     part: tuple[int, int] = (0, 1)
+    shape: tuple[int, ...] = ()
 
     def take(self, stored: Tensor, shape: torch.Size) -> Tensor:
         """File → ours."""
         index, count = self.part
+        stored = stored.flatten(1) if self.shape and self.transpose else stored
         piece = stored.chunk(count, -1 if self.transpose else 0)[index]
         return (piece.mT if self.transpose and piece.dim() == 2 else piece).reshape(shape)
 
@@ -38,7 +41,8 @@ class Layout:
         if flat:
             return ours.reshape(-1)
         matrix = ours.flatten(self.rows).flatten(0, self.rows - 1)
-        return matrix.mT if self.transpose else matrix
+        matrix = matrix.mT if self.transpose else matrix
+        return matrix.reshape(self.shape) if self.shape else matrix
 
     def join(self, pieces: list[Tensor]) -> Tensor:
         """Put the pieces of one tensor of the file together."""
@@ -114,10 +118,15 @@ def layer_names(pattern: str, ours: Tensor) -> list[str]:
     return [pattern.format(z=z) for z in range(len(ours))] if "{z}" in pattern else [pattern]
 
 
+def scale(ours: str, theirs: str) -> Entry:
+    """The scale of an RMSNorm."""
+    return Entry(f"{ours}.scale.coefficients", f"{theirs}.weight", flat=True)
+
+
 def norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
     """Scale and shift of a LayerNorm."""
     return (
-        Entry(f"{ours}.scale.coefficients", f"{theirs}.weight", flat=True),
+        scale(ours, theirs),
         Entry(f"{ours}.shift.coefficients", f"{theirs}.bias", flat=True),
     )
 

@@ -1,8 +1,11 @@
 """Bases: functions of one axis. A field is a tensor of coefficients and one basis for each of its axes."""
 
-from typing import Protocol, runtime_checkable
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch import nn
 
 from continua.axes import Axis, Circle, Interval, Points, Times
 from continua.errors import GridError
@@ -69,3 +72,16 @@ def bspline(x: Float[Tensor, "*n"], knots: Float[Tensor, "q"], degree: int) -> F
     index = cell[..., None] - degree + column
     out = torch.zeros(*x.shape, size, dtype=x.dtype, device=x.device)
     return out.scatter(-1, index, torch.stack(local, -1))
+
+
+def precisely(read: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Read a field in the precision of its parameters also under autocast: weights are made before they are used."""
+
+    @functools.wraps(read)
+    def reading(field: nn.Module, **grids: Any) -> Tensor:
+        if not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
+            return read(field, **grids)
+        with torch.autocast(next(field.parameters()).device.type, enabled=False):
+            return read(field, **grids)
+
+    return reading

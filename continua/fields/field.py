@@ -1,6 +1,8 @@
 """Fields: functions with parameters, read on a grid when the model runs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol, cast, runtime_checkable
 
 import torch
@@ -9,7 +11,7 @@ from torch import nn
 from continua.axes import Axis, Grid
 from continua.config import register
 from continua.errors import ShapeError
-from continua.fields.basis import Basis
+from continua.fields.basis import Basis, precisely
 from continua.fields.nodal import Nodal
 from continua.typing import Letter, Tensor
 
@@ -27,6 +29,19 @@ class Field(Protocol):
     def project(self, values: Tensor, grids: Mapping[Letter, Grid]) -> "Field":
         """Set the parameters so that ``on(grids)`` is (nearest to) ``values``; return self."""
         ...
+
+
+_trusting: ContextVar[bool] = ContextVar("trusting", default=False)
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """Inside, no parameter changes: values that were kept are taken without a look at the coefficients."""
+    before = _trusting.set(True)
+    try:
+        yield
+    finally:
+        _trusting.reset(before)
 
 
 @register
@@ -73,6 +88,7 @@ class Expansion(nn.Module):
             ones = ones[..., None] * line
         return ones
 
+    @precisely
     def on(self, **grids: Grid) -> Tensor:
         """Contract every axis with its basis; axes on their native grid are left alone."""
         keys = tuple(grids[letter].key for letter in self.letters)
@@ -80,8 +96,9 @@ class Expansion(nn.Module):
             return self._read(grids)
         # Without gradients the values are kept until a coefficient changes. Compared by value: fused optimisers and
         # writes through ``.data`` leave no trace in torch's version counter.
-        if self._kept is not None and self._kept[0] == keys and _same(self._kept[1], self.coefficients):
-            return self._kept[2]
+        kept = self._kept
+        if kept is not None and kept[0] == keys and (_trusting.get() or _same(kept[1], self.coefficients)):
+            return kept[2]
         values = self._read(grids)
         if values is not self.coefficients:
             self._kept = (keys, self.coefficients.clone(), values)

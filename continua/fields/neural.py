@@ -10,7 +10,7 @@ from torch import nn
 from continua.axes import Axis, Circle, Grid
 from continua.config import register
 from continua.errors import ShapeError
-from continua.fields.basis import unit_coordinate
+from continua.fields.basis import precisely, unit_coordinate
 from continua.typing import Letter, Tensor
 
 
@@ -50,6 +50,7 @@ class Neural(nn.Module):
             total = total + line.reshape(-1, *[1] * (len(self.letters) - 1 - position), line.shape[-1])
         return torch.tanh(total)
 
+    @precisely
     def on(self, **grids: Grid) -> Tensor:
         """Evaluate the network at every point of the product grid."""
         return self._hidden(grids) @ self.outer + self.rest
@@ -83,6 +84,7 @@ class Separable(nn.Module):
         self.factors = nn.ModuleDict({k: _Factor(axes[k], rank, hidden, scale) for k in self.letters})
         self.rest = nn.Parameter(torch.full((), mean))
 
+    @precisely
     def on(self, **grids: Grid) -> Tensor:
         """Contract the factors over the rank."""
         factors = [cast(_Factor, self.factors[k])(grids[k]) for k in self.letters]

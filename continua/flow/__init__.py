@@ -1,6 +1,6 @@
 """Flow: an ODE library that knows nothing of attention."""
 
-from continua.flow.adjoint import Adjoint, Direct, Problem
+from continua.flow.adjoint import Adjoint, Checkpoint, Direct, Problem
 from continua.flow.control import Control, Fixed
 from continua.flow.runge_kutta import RK4, Euler, ExplicitMidpoint, Heun, Solver
 from continua.flow.solve import depths, solve
@@ -11,6 +11,7 @@ from continua.flow.vectorfield import Flow, Projection, Sum, VectorField
 __all__ = [
     "RK4",
     "Adjoint",
+    "Checkpoint",
     "Control",
     "Direct",
     "Euler",

@@ -2,22 +2,43 @@
 
 from continua.models import zoo
 from continua.models.batch import Batch
-from continua.models.embed import Given, Observations, Tokens
+from continua.models.embed import Given, Observations, Queries, Tokens
 from continua.models.encoder_decoder import EncoderDecoder
+from continua.models.factored import Narrowed, Widened
+from continua.models.generate import generate, stream
+from continua.models.init import GPT2Init, Scaled, Xavier, initialise
+from continua.models.memory import Bank
+from continua.models.patches import Patches, Pixels
 from continua.models.readout import Readout
+from continua.models.sampling import Greedy, Sample, Sampling
 from continua.models.store import load, save
 from continua.models.transformer import Transformer, View
 
 __all__ = [
+    "Bank",
     "Batch",
     "EncoderDecoder",
+    "GPT2Init",
     "Given",
+    "Greedy",
+    "Narrowed",
     "Observations",
+    "Patches",
+    "Pixels",
+    "Queries",
     "Readout",
+    "Sample",
+    "Sampling",
+    "Scaled",
     "Tokens",
     "Transformer",
     "View",
+    "Widened",
+    "Xavier",
+    "generate",
+    "initialise",
     "load",
     "save",
+    "stream",
     "zoo",
 ]

@@ -14,13 +14,14 @@ from continua.typing import Callable, Tensor
 class Batch:
     """Tokens or observations with their stamps.
 
-    ``values`` are token numbers [b, t], observations [b, t, channels], or a function of the nodes that returns those.
+    ``values`` are token numbers [b, t], observations [b, t, channels], or a function of the nodes that returns those;
+    a question (``Queries``) has times and no values.
     ``times`` are stamps [t] or [b, t] (or points [.., t, k]); without them tokens are counted, or laid on the grid of
     ``at(t=…)``. ``observed`` marks what is present. ``grid`` gives nodes and weights outright. ``pairs`` restricts or
     biases attention (see ``Context``). ``types`` are token types; ``source`` is what an encoder reads.
     """
 
-    values: Tensor | Callable[[Tensor], Tensor]
+    values: Tensor | Callable[[Tensor], Tensor] | None = None
     times: Tensor | None = None
     observed: Tensor | None = None
     grid: Grid | None = None
@@ -43,6 +44,8 @@ def place(batch: Batch, axis: Axis, rule: Rule | None, like: Tensor) -> tuple[Ba
     like = like.new_empty((), dtype=torch.promote_types(like.dtype, torch.float32))
     grid = _grid(batch, axis, rule, like)
     values: Any = batch.values
+    if values is None and grid is not None:
+        values = _nothing(batch, grid)
     if callable(values) and not isinstance(values, Tensor):
         if grid is None:
             raise GridError(
@@ -67,6 +70,14 @@ def place(batch: Batch, axis: Axis, rule: Rule | None, like: Tensor) -> tuple[Ba
         )
     _check_pairs(batch, values.shape[0])
     return replace(batch, values=_present(values, grid) if grid.has_gaps else values), grid
+
+
+def _nothing(batch: Batch, grid: Grid) -> Tensor:
+    """Zeros [b, t] for tokens that are times only; as many samples as the stamps or the source have."""
+    lead = grid.weights.shape[:-1] or grid.nodes.shape[:-2]
+    source = None if batch.source is None else batch.source.values
+    count = lead[0] if lead and lead[0] > 1 else len(source) if isinstance(source, Tensor) else 1
+    return grid.weights.new_zeros(count, len(grid))
 
 
 def _present(values: Tensor, grid: Grid) -> Tensor:

@@ -48,11 +48,11 @@ def post_norm(branches: tuple[Operator, ...], norm: Callable[[], Operator]) -> P
     return Parts(tuple(part for branch in branches for part in (branch, Project(norm()))))
 
 
-def discrete_axes(d: int, heads: int, m: int, depth: int) -> tuple[Axes, Discretisation]:
-    """Counting axes and unit steps: where the standard Transformer lives."""
-    if heads < 1 or d % heads:
+def discrete_axes(d: int, heads: int, m: int, depth: int, e: int | None = None) -> tuple[Axes, Discretisation]:
+    """Counting axes and unit steps: where the standard Transformer lives. ``e`` is d/heads unless given."""
+    if heads < 1 or (e is None and d % heads):
         raise ConfigError(f"a width of {d} does not divide into heads", got=heads, remedy=f"Choose a divisor of {d}.")
-    e = d // heads
+    e = d // heads if e is None else e
     axes = Axes(t=Points(), d=Points(d), h=Points(heads), e=Points(e), m=Points(m), z=Interval(0.0, float(depth)))
     native = Discretisation(
         d=Counting(d), h=Counting(heads), e=Counting(e), m=Counting(m), z=Fixed(depth, LieTrotter())

@@ -8,7 +8,7 @@ from continua.config import register
 from continua.errors import ShapeError
 from continua.fields import Parametrisation
 from continua.models.batch import Batch
-from continua.operators import Encoding, Grids, Operator, depth_grid
+from continua.operators import Encoding, Grids, Integral, Operator, depth_grid
 from continua.typing import Tensor
 
 START = 0.0
@@ -100,6 +100,26 @@ class Observations(nn.Module):
         x = values.to(table) @ table + self.bias.on(n=rows(1), d=grids["d"])
         if self.position is not None:
             x = x + self.position(grids["t"], grids["d"], x)
+        return x.masked_fill(~grids["t"].observed[..., None], 0.0) if grids["t"].has_gaps else x
+
+
+@register
+class Queries(nn.Module):
+    """X(0, t, d) = ∫ B(d, c) p(t, c) dμ(c) + b(d): a question is its time alone, whatever values come with it.
+
+    Discrete case: ``nn.Linear(n, n)`` of a position encoding.
+    """
+
+    def __init__(self, weights: Parametrisation, position: Encoding) -> None:
+        super().__init__()
+        self.position = position
+        self.lift = Integral(weights)
+
+    def forward(self, batch: Batch, grids: Grids) -> Tensor:
+        """Encode the times; every sample asks at its own, or all at the same."""
+        like = next(self.lift.parameters())
+        p = self.position(grids["t"], grids["d"], like)
+        x = apply_once(self.lift, grids, p.expand(len(batch.values), *p.shape[-2:]))  # type: ignore[arg-type]
         return x.masked_fill(~grids["t"].observed[..., None], 0.0) if grids["t"].has_gaps else x
 
 

@@ -13,10 +13,10 @@ from continua.typing import Tensor
 
 @register
 class Readout(nn.Module):
-    """y(t, v) = ∫ R(v, d) N[X](t, d) dμ(d) + b(v), after the operators ``before`` (a final norm, BERT's transform).
+    """y(t, v) = s ∫ R(v, d) N[X](t, d) dμ(d) + b(v), after the operators ``before`` (a final norm, BERT's transform).
 
-    ``out=None`` returns the field itself; ``tied`` takes R from the token table; ``pool`` averages over the tokens
-    with their measure first: y(v) = ∫ … dμ(t) / mass(t).
+    ``out=None`` returns the field itself; ``tied`` takes R from the token table; ``scale`` is s; ``pool`` averages
+    over the tokens with their measure first: y(v) = ∫ … dμ(t) / mass(t); ``first`` answers at the first token alone.
     Discrete case: ``ln_f`` and ``lm_head``.
     """
 
@@ -28,11 +28,13 @@ class Readout(nn.Module):
         tied: bool = False,
         bias: bool = False,
         pool: bool = False,
+        scale: float = 1.0,
+        first: bool = False,
     ) -> None:
         super().__init__()
         if (tied or bias) and out is None:
             raise ConfigError("a head needs to know its size", got="out=None", remedy="Give out=the vocabulary size.")
-        self.out, self.tied, self.pool = out, tied, pool
+        self.out, self.tied, self.pool, self.scale, self.first = out, tied, pool, scale, first
         self.before = nn.ModuleList(before)
         self.head = weights.table(out, "d", kernel_std(weights, "d")) if out is not None and not tied else None
         self.bias = nn.Parameter(_zeros(out)) if bias and out is not None else None
@@ -45,11 +47,14 @@ class Readout(nn.Module):
         if self.pool:
             weights = t.weights.to(x)
             x = (weights[..., None] * x).sum(-2) / weights.sum(-1)[..., None]
+        elif self.first:
+            x = x[:, 0]
+        x = x if self.scale == 1.0 else x * self.scale
         head = table if self.tied else self.head
         if self.out is not None and head is not None:
             kernel = head.on(n=rows(self.out), d=d)
-            x = linear(x, kernel if d.is_unit else kernel * d.weights.to(kernel), self.bias)
-        if t.has_gaps and not self.pool:
+            x = linear(x if d.is_unit else x * d.weights.to(x), kernel, self.bias)
+        if t.has_gaps and not (self.pool or self.first):
             x = x.masked_fill(~t.observed[..., None], 0.0)
         return x
 

@@ -9,10 +9,24 @@ from torch import nn
 from continua.axes import Axes, Discretisation, Grid, at
 from continua.config import register
 from continua.errors import ConfigError, ShapeError
-from continua.flow import Fixed, Flow, LieTrotter, Projection, SaveAt, Solver, Sum, Trajectory, depths, solve
+from continua.flow import (
+    Adjoint,
+    Direct,
+    Fixed,
+    Flow,
+    LieTrotter,
+    Projection,
+    SaveAt,
+    Solver,
+    Sum,
+    Trajectory,
+    depths,
+    solve,
+)
 from continua.models.batch import Batch, place
 from continua.models.build import continuous_parts
-from continua.models.readout import Readout
+from continua.models.generate import generate
+from continua.models.memory import Bank
 from continua.models.store import save
 from continua.operators import Context, Grids, Parts, depth_grid
 from continua.typing import Args, Tensor
@@ -23,16 +37,25 @@ class Transformer(nn.Module):
     """∂X/∂z = γX + A[X] + F[X] from X(0) = embed(data) to X(Z), then a readout.
 
     ``block`` holds the parts of the field, ``native`` the discretisation the model was made for. The grid is chosen
-    at the call: ``model(batch)`` uses the native one, ``model.at(d=64, h=2, z=3)(batch)`` another.
+    at the call: ``model(batch)`` uses the native one, ``model.at(d=64, h=2, z=3)(batch)`` another. ``bank`` adds
+    memory slots to what cross-attention sees. ``model.adjoint = Checkpoint(4)`` changes how gradients are computed,
+    not what the model is: it is not saved.
 
     Discrete case: counting axes, nodal weights and unit ``LieTrotter(Euler())`` steps are GPT-2, BERT and their kin.
     """
 
     def __init__(
-        self, axes: Axes, native: Discretisation, embed: nn.Module, block: Parts, readout: Readout | None = None
+        self,
+        axes: Axes,
+        native: Discretisation,
+        embed: nn.Module,
+        block: Parts,
+        readout: nn.Module | None = None,
+        bank: Bank | None = None,
     ) -> None:
         super().__init__()
-        self.axes, self.embed, self.block, self.readout = axes, embed, block, readout
+        self.axes, self.embed, self.block, self.readout, self.bank = axes, embed, block, readout, bank
+        self.adjoint: Adjoint = Direct()
         self.native = native.over(native, axes)
 
     def forward(self, batch: Batch | Tensor, at: Discretisation | None = None) -> Tensor:
@@ -48,6 +71,10 @@ class Transformer(nn.Module):
     def states(self, batch: Batch | Tensor, at: Discretisation | None = None, every: int = 1) -> Trajectory:
         """Return the path X_z, kept at every ``every``-th step."""
         return self.run(batch, at, keep=SaveAt(every))[1]
+
+    def generate(self, prompt: Batch | Tensor, **choices: Any) -> Tensor:
+        """Write on behind ``prompt``; the choices (tokens, sampling, stop, …) are those of ``models.generate``."""
+        return generate(self, prompt, **choices)
 
     def settle(self, wish: Discretisation | None) -> Discretisation:
         """Fill what ``wish`` leaves open with the native choice; a bare number of steps keeps the solver."""
@@ -71,7 +98,8 @@ class Transformer(nn.Module):
         """Walk a batch through the model: grids → embed → bind → solve → readout."""
         chosen = self.settle(at)
         like = next(self.parameters())
-        batch, t = place(Batch.of(batch), self.axes.t, chosen.t, like)  # type: ignore[arg-type]
+        batch, lay = Batch.of(batch), getattr(self.embed, "lay", None)  # images are cut into tokens first
+        batch, t = place(batch if lay is None else lay(batch), self.axes.t, chosen.t, like)  # type: ignore[arg-type]
         grids: dict[str, Grid] = {**chosen.grids(self.axes), "t": t}
         context = context or Context()
         if context.state is not None and len(context.state) != len(batch.values):  # type: ignore[arg-type]
@@ -82,7 +110,9 @@ class Transformer(nn.Module):
         x0 = self.embed(batch, grids)
         field, args = self.bind(grids, chosen.z, context)
         span = (self.axes.z.start, self.axes.z.end)
-        path = solve(field, x0, span, args=args, solver=chosen.z.solver, control=chosen.z, save=keep)
+        # what a context collects along the way is collected once, so nothing is walked again then
+        adjoint = self.adjoint if context.cache is None and context.record is None else Direct()
+        path = solve(field, x0, span, args=args, solver=chosen.z.solver, control=chosen.z, adjoint=adjoint, save=keep)
         table = getattr(self.embed, "table", None)
         if context.cache is not None:
             context.cache.append(t)
@@ -93,6 +123,8 @@ class Transformer(nn.Module):
     def bind(self, grids: Grids, depth: Fixed, context: Context | None = None) -> tuple[Sum, list[Args]]:
         """Read every weight field once, at the depths where each part will be asked."""
         span = (self.axes.z.start, self.axes.z.end)
+        if self.bank is not None:
+            context = self.bank(grids, context or Context())
         where = depths(self.block.kinds, span, depth.solver, Fixed(depth.steps))  # type: ignore[arg-type]
         parts: list[Flow | Projection] = []
         args: list[Args] = []
@@ -133,6 +165,10 @@ class View:
         """Return the path X_z on this discretisation."""
         path: Trajectory = self.model.states(batch, at=self.discretisation, every=every)
         return path
+
+    def generate(self, prompt: Batch | Tensor, **choices: Any) -> Tensor:
+        """Write on behind ``prompt`` on this discretisation."""
+        return generate(self, prompt, **choices)
 
     def __str__(self) -> str:
         settled: Discretisation = self.model.settle(self.discretisation)

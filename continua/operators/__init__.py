@@ -1,19 +1,21 @@
 """Operators: maps of fields that know nothing of solvers."""
 
-from continua.operators.activation import GELU, Activation, Identity, ReLU, SiLU, Tanh
+from continua.operators.activation import ELU, GELU, Activation, Identity, ReLU, SiLU, Tanh
 from continua.operators.attention import Attention
 from continua.operators.cache import Cache
-from continua.operators.kernel import Kernel, Softmax
-from continua.operators.mask import Both, Causal, Mask, Strided, Window
+from continua.operators.kernel import Additive, Kernel, Softmax
+from continua.operators.mask import Both, Causal, Mask, Neighbours, Strided, Window
 from continua.operators.norm import Constraint, LayerNorm, Project, RMSNorm, SphereProjection
 from continua.operators.operator import Context, Grids, Operator, Parts, PreNorm, Recorded, Skip, depth_grid
 from continua.operators.pointwise import Apply, Integral, Pointwise
 from continua.operators.position import ALiBi, Encoding, Learned, Position, RelativeBias, Rotary, Sinusoidal
 
 __all__ = [
+    "ELU",
     "GELU",
     "ALiBi",
     "Activation",
+    "Additive",
     "Apply",
     "Attention",
     "Both",
@@ -29,6 +31,7 @@ __all__ = [
     "LayerNorm",
     "Learned",
     "Mask",
+    "Neighbours",
     "Operator",
     "Parts",
     "Pointwise",

@@ -54,6 +54,16 @@ class SiLU:
 
 @register
 @dataclass(frozen=True)
+class ELU:
+    """φ(x) = x for x > 0, eˣ − 1 below."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """φ at every entry."""
+        return F.elu(x)
+
+
+@register
+@dataclass(frozen=True)
 class Tanh:
     """φ(x) = tanh x."""
 

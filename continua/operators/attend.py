@@ -4,10 +4,15 @@ from collections.abc import Callable
 
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
+from continua.axes.grid import absent
 from continua.typing import Float, Tensor
 
 BLOCK = 1024  # query rows at a time where the score bias is a full matrix: bounds the bytes of one block
+HALF = (torch.bfloat16, torch.float16)
+
+Scores = Callable[[Tensor, Tensor], Tensor]  # (q, k) → scores of each pair
 
 
 def attend_plain(
@@ -18,8 +23,34 @@ def attend_plain(
     bias: Tensor | None = None,
 ) -> Float[Tensor, "b h t e"]:
     """softmax(scale·QKᵀ + bias) V, written out. The fast paths are held to this one."""
+    return normalised(scale * q @ k.mT, bias).to(v.dtype) @ v
+
+
+def normalised(scores: Tensor, bias: Tensor | None = None) -> Tensor:
+    """softmax(scores + bias) over the last dimension, in float32 at least: half precision cannot add up a row."""
+    scores = scores.float() if scores.dtype in HALF else scores
+    return (scores if bias is None else scores + bias).softmax(-1)
+
+
+def attend_gradients(
+    q: Float[Tensor, "b h t e"],
+    k: Float[Tensor, "b h s e"],
+    v: Float[Tensor, "b h s e"],
+    g: Float[Tensor, "b h t e"],
+    scale: float,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of ⟨g, softmax(τQKᵀ + bias) V⟩ by q, k, v and the bias of each pair, by hand.
+
+    dV = AᵀG,  dS = A ⊙ (GVᵀ − rowsum(A ⊙ GVᵀ)) (the softmax Jacobian),  dQ = τ dS K,  dK = τ dSᵀ Q,  dbias = dS.
+    Log-weights of a measure are a bias of each source: their gradient is the sum of dS over heads and queries. Where
+    a mask forbids a pair A is zero, and so is dS. A density ρ over heads scales g, head by head.
+    """
     scores = scale * q @ k.mT
-    return (scores if bias is None else scores + bias).softmax(-1) @ v
+    a = (scores if bias is None else scores + bias).softmax(-1)
+    da = g @ v.mT
+    ds = a * (da - (a * da).sum(-1, keepdim=True))
+    return scale * ds @ k, scale * ds.mT @ q, a.mT @ g, ds
 
 
 def attend_fused(
@@ -40,12 +71,33 @@ def attend_fused(
     if grouped and key_bias.shape[-2] > 1:  # [*b, h, s]: a bias of each query head needs its own keys
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
         grouped = False
-    column = (key_bias / scale).to(k.dtype)
-    column = column.reshape(*[1] * (3 - column.dim()), *column.shape)[..., None].expand(*k.shape[:-1], 1)
-    wide_q, wide_k = pad(q, (0, 1), value=1.0), torch.cat([k, column], -1)
-    wide_v = pad(v, (0, 1))  # one width for all three keeps the fused kernel
+    column = _columns(key_bias / scale, k.dtype)
+    wide = column.shape[-1]
+    column = column.reshape(*[1] * (4 - column.dim()), *column.shape).expand(*k.shape[:-1], wide)
+    wide_q, wide_k = pad(q, (0, wide), value=1.0), torch.cat([k, column], -1)
+    wide_v = pad(v, (0, wide))  # one width for all three keeps the fused kernel
     out = scaled_dot_product_attention(wide_q, wide_k, wide_v, is_causal=causal, scale=scale, enable_gqa=grouped)
-    return out[..., :-1]
+    return out[..., :-wide]
+
+
+def _columns(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """One column, or in half precision three that add up to the bias: log w in 8 bits would be off by a percent."""
+    if dtype not in HALF:
+        return bias[..., None].to(dtype)
+    rest, parts = bias.clamp_min(absent(dtype)), []
+    for _ in range(3):
+        parts.append(rest.to(dtype))
+        rest = rest - parts[-1].to(rest.dtype)
+    return torch.stack(parts, -1)
+
+
+def _fused_with(bias: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, grouped: bool) -> Tensor:
+    """Fused attention with a bias of each pair, which stays in float32 where the kernel adds it there."""
+    mixed = q.dtype in HALF and q.device.type == "cpu" and not bias.requires_grad
+    if not mixed:
+        return scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), scale=scale, enable_gqa=grouped)
+    with torch.autocast("cpu", enabled=False):  # it would round the bias too
+        return scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale, enable_gqa=grouped)
 
 
 def attend_blocked(
@@ -54,12 +106,29 @@ def attend_blocked(
     v: Float[Tensor, "b g s e"],
     scale: float,
     bias: Callable[[slice], Tensor],
+    scores: Scores | None = None,
 ) -> Float[Tensor, "b h t e"]:
-    """Attention with a bias for each pair, made for one block of query rows at a time."""
-    grouped, out = q.shape[1] != k.shape[1], []
-    for start in range(0, q.shape[2], BLOCK):
-        rows = slice(start, min(start + BLOCK, q.shape[2]))
-        out.append(
-            scaled_dot_product_attention(q[:, :, rows], k, v, attn_mask=bias(rows), scale=scale, enable_gqa=grouped)
-        )
-    return out[0] if len(out) == 1 else torch.cat(out, 2)
+    """Attention with a bias for each pair, made for one block of query rows at a time.
+
+    ``scores`` replaces scale·⟨q, k⟩. With gradients every block is computed again on the way back, so that training
+    too needs the bytes of one block and not of n².
+    """
+    if scores is not None and q.shape[1] != k.shape[1]:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    grouped = q.shape[1] != k.shape[1]
+
+    def block(rows: slice, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if scores is not None:
+            return normalised(scores(q, k), bias(rows)).to(v.dtype) @ v
+        return _fused_with(bias(rows), q, k, v, scale, grouped)
+
+    count = q.shape[2]
+    if count <= BLOCK:
+        return block(slice(0, count), q, k, v)
+    again, out = torch.is_grad_enabled(), []
+    for start in range(0, count, BLOCK):
+        rows = slice(start, min(start + BLOCK, count))
+        given = (rows, q[:, :, rows], k, v)
+        # nothing in a block is random, so the state of the generators need not be kept
+        out.append(checkpoint(block, *given, use_reentrant=False, preserve_rng_state=False) if again else block(*given))
+    return torch.cat(out, 2)

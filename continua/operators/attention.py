@@ -15,7 +15,7 @@ from continua.operators.kernel import Kernel, Softmax
 from continua.operators.mask import Mask
 from continua.operators.operator import Context, Grids, Operator, Recorded, at_depth, by_depth, read, remembered
 from continua.operators.position import Position
-from continua.operators.scores import plan
+from continua.operators.scores import Plan, check_rows, next_row, plan
 from continua.typing import Args, Tensor, VectorFunction
 
 
@@ -45,8 +45,9 @@ class Attention(Operator):
         self.axes, self.mask, self.kernel, self.cross = weights.axes, mask, kernel, cross
         self.position = position if position is not None else Position()
         self.groups, shared = groups, _grouped(weights, groups)
+        # queries start smaller where scores are not scaled, so that these start with spread one all the same (T5)
         self.q, self.k, self.v = (
-            make_kernel(weights, "zhec", inputs="c"),
+            make_kernel(weights, "zhec", inputs="c", gain=Softmax().scale(self.axes.e) / kernel.scale(self.axes.e)),
             make_kernel(shared, "zhec", inputs="c"),
             make_kernel(shared, "zhec", inputs="c"),
         )
@@ -73,8 +74,46 @@ class Attention(Operator):
     def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
         """Read the kernels, plan the scores, and return plain attention arithmetic."""
         context = context or Context()
-        t, source, pairs = self._tokens(grids, context)
+        made, scores = self._plan(grids, context)
         heads, inner = len(grids["h"]), len(grids["e"])
+        cache, record, cross, position = context.cache, context.record, self.cross, self.position
+        weights = remembered(context, self, lambda: by_depth(grids, self._sample(grids)))
+        args = {**weights, "scores": scores}
+        if self.cross:
+            args.update(source=context.state, values=context.state if context.values is None else context.values)
+
+        def split(x: Tensor) -> Tensor:
+            return x.unflatten(-1, (-1, inner)).transpose(1, 2)
+
+        def f(z: float, x: Tensor, args: Args) -> Tensor:
+            w, scores = at_depth(args, z), args["scores"]
+
+            def keys_and_values() -> tuple[Tensor, Tensor]:
+                k = split(linear(args.get("source", x), w["k"], w.get("bk")))
+                k = position.turn(k, scores["keys" if cross else "queries"])
+                v = split(linear(args.get("values", x), w["v"], w.get("bv")))
+                if len(k) == len(x):
+                    return k, v
+                return k.expand(len(x), -1, -1, -1), v.expand(len(x), -1, -1, -1)  # one memory serves all samples
+
+            q = position.turn(split(linear(x, w["q"], w.get("bq"))), scores["queries"])
+            if cache is None:
+                k, v = keys_and_values()
+            else:
+                k, v = cache.once(self, z, keys_and_values) if cross else cache.extend(self, *keys_and_values())
+            if record is None:
+                mixed = made.attend(q, k, v, scores).transpose(1, 2)
+            else:  # through the recorded weights themselves, so that the answer can be differentiated by them
+                record.append(Recorded(self, z, made.weights(q, k, scores)))
+                mixed = (record[-1].weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)).transpose(1, 2)
+            return linear(mixed.reshape(*mixed.shape[:2], heads * inner), w["o"], w.get("bo"))
+
+        return f, args
+
+    def _plan(self, grids: Grids, context: Context) -> tuple[Plan, dict[str, Any]]:
+        """Decide how to attend, and see that every query has a key."""
+        t, source, pairs = self._tokens(grids, context)
+        heads, cache, cross = len(grids["h"]), context.cache, self.cross
         if pairs is not None and pairs.dim() == 4 and pairs.shape[1] not in (1, heads):
             remedy = "Give one mask for each head, or one [b, 1, t, s] for all."
             raise MaskError(f"pairs needs {heads} heads", got=list(pairs.shape), remedy=remedy)
@@ -84,39 +123,18 @@ class Attention(Operator):
             mask=self.mask,
             position=self.position,
             placed=self.position.bind(grids["h"], grids["e"]),
-            scale=self.kernel.scale(self.axes.e),
+            kernel=(self.kernel, self.kernel.scale(self.axes.e)),
             pairs=pairs,
-            itself=not self.cross,
+            itself=not cross,
         )
-        weights = remembered(context, self, lambda: by_depth(grids, self._sample(grids)))
-        args = {**weights, "scores": scores}
-        if self.cross:
-            args["source"] = context.state
-        cache, record, cross, position = context.cache, context.record, self.cross, self.position
-        fresh = "s" if cross or cache is None else "t"  # where the keys that are made now sit
-
-        def split(x: Tensor) -> Tensor:
-            return x.unflatten(-1, (-1, inner)).transpose(1, 2)
-
-        def f(z: float, x: Tensor, args: Args) -> Tensor:
-            w, scores = at_depth(args, z), args["scores"]
-
-            def keys_and_values() -> tuple[Tensor, Tensor]:
-                s = args.get("source", x)
-                k = position.turn(split(linear(s, w["k"], w.get("bk"))), scores[fresh], scores["position"])
-                return k, split(linear(s, w["v"], w.get("bv")))
-
-            q = position.turn(split(linear(x, w["q"], w.get("bq"))), scores["t"], scores["position"])
-            if cache is None:
-                k, v = keys_and_values()
-            else:
-                k, v = cache.once(self, z, keys_and_values) if cross else cache.extend(self, z, *keys_and_values())
-            if record is not None:
-                record.append(Recorded(self, z, made.weights(q, k, scores)))
-            mixed = made.attend(q, k, v, scores).transpose(1, 2)
-            return linear(mixed.reshape(*mixed.shape[:2], heads * inner), w["o"], w.get("bo"))
-
-        return f, args
+        scores["queries"] = self.position.where(t.nodes, scores["position"])  # new keys of self-attention sit there too
+        if cross:
+            scores["keys"] = self.position.where(source.nodes, scores["position"])
+        if made.unsure and not (cache and pairs is None):  # a source is checked once, before the first token
+            check_rows(made, t, source, scores)
+        if cache is not None and len(t) == 1 and context.record is None and self.kernel.is_dot:
+            made, scores = next_row(made, scores, self.o_like, itself=not cross)
+        return made, scores
 
     def _tokens(self, grids: Grids, context: Context) -> tuple[Grid, Grid, Tensor | None]:
         if not self.cross:
@@ -133,17 +151,17 @@ class Attention(Operator):
 
     def _sample(self, grids: Grids) -> dict[str, tuple[Field | None, Any]]:
         """Weights of c on q, k, v; of e on q (for the score integral) and o; of h and ρ on o; heads flattened."""
-        shared = self._shared_grids(grids)
+        shared, keys = self._shared_grids(grids), self.kernel.over_keys
         o, rho = read(self.o, grids, over="he"), self.rho(grids)
         if o is not None and rho is not None:
             o = o * rho[..., None, :, None]
         return {
             "q": (self.q, _rows(read(self.q, grids, over="ce"), -3)),
-            "k": (self.k, _rows(self._each(read(self.k, shared, over="c"), grids, -3), -3)),
+            "k": (self.k, _rows(self._each(read(self.k, shared, over=keys), grids, -3), -3)),
             "v": (self.v, _rows(self._each(read(self.v, shared, over="c"), grids, -3), -3)),
             "o": (self.o, _rows(o, -2)),
             "bq": (self.bq, _rows(read(self.bq, grids, over="e"), -2)),
-            "bk": (self.bk, _rows(self._each(read(self.bk, shared), grids, -2), -2)),
+            "bk": (self.bk, _rows(self._each(read(self.bk, shared, over=keys.removeprefix("c")), grids, -2), -2)),
             "bv": (self.bv, _rows(self._each(read(self.bv, shared), grids, -2), -2)),
             "bo": (self.bo, read(self.bo, grids)),
         }

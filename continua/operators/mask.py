@@ -3,6 +3,7 @@
 Every mask is a function of *real* times, so irregular stamps need nothing new. A product is written ``a & b``.
 """
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from continua.typing import Bool, Float, Tensor
 class Mask:
     """Which sources s a query t may look at."""
 
-    def allowed(self, t: Float[Tensor, "*b t k"], s: Float[Tensor, "*b s k"]) -> Bool[Tensor, "*b t s"]:
+    def allowed(self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"]) -> Bool[Tensor, "*b t s"]:
         """Return True where query t may attend to source s."""
         raise NotImplementedError
 
@@ -59,7 +60,7 @@ class Causal(Mask):
         """At distance zero."""
         return True
 
-    def allowed(self, t: Float[Tensor, "*b t k"], s: Float[Tensor, "*b s k"]) -> Bool[Tensor, "*b t s"]:
+    def allowed(self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"]) -> Bool[Tensor, "*b t s"]:
         """s ≤ t; equal stamps see each other."""
         return _difference(t, s) >= 0
 
@@ -76,7 +77,7 @@ class Window(Mask):
         """At distance zero."""
         return True
 
-    def allowed(self, t: Float[Tensor, "*b t k"], s: Float[Tensor, "*b s k"]) -> Bool[Tensor, "*b t s"]:
+    def allowed(self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"]) -> Bool[Tensor, "*b t s"]:
         """A ball around the query; a hair wider, so that 0.1 + 0.2 is within 0.3."""
         gap = _difference(t, s).abs() if t.shape[-1] == 1 else torch.cdist(t, s)
         return gap <= self.radius * (1 + 1e-6)
@@ -95,11 +96,84 @@ class Strided(Mask):
         """At distance zero."""
         return True
 
-    def allowed(self, t: Float[Tensor, "*b t k"], s: Float[Tensor, "*b s k"]) -> Bool[Tensor, "*b t s"]:
+    def allowed(self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"]) -> Bool[Tensor, "*b t s"]:
         """Distance to the nearest multiple of the stride."""
         gap = _difference(t, s)
         off = (gap - self.stride * torch.round(gap / self.stride)).abs()
         return off <= self.width / 2 + 1e-6 * self.stride
+
+
+@register
+@dataclass(frozen=True)
+class Neighbours(Mask):
+    """The edges of a graph: node ``targets[i]`` looks at node ``sources[i]``, and at itself unless ``itself=False``.
+
+    Nodes are known by their number, the coordinate of a counted token; a token of any other coordinate has no edges.
+    Nothing of size n² is kept: each block of rows is filled from the list of edges.
+    Discrete case: the adjacency matrix of a graph attention network.
+    """
+
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+    itself: bool = True
+
+    def __post_init__(self) -> None:
+        if len(self.sources) != len(self.targets):
+            got, remedy = f"{len(self.sources)} and {len(self.targets)}", "Give one source for each target."
+            raise MaskError("every edge has two ends", got=got, remedy=remedy)
+        if any(not isinstance(node, int) or node < 0 for node in (*self.sources, *self.targets)):
+            remedy = "Number the nodes from 0 up."
+            raise MaskError("nodes are whole numbers from zero", got="another number in the edges", remedy=remedy)
+
+    @classmethod
+    def of(cls, edges: Tensor, itself: bool = True) -> "Neighbours":
+        """Return the mask of an edge list [2, m]: a row of sources and a row of targets."""
+        if edges.dim() != 2 or len(edges) != 2 or edges.is_floating_point() or edges.dtype == torch.bool:
+            remedy = "Give a row of sources and a row of targets, whole numbers."
+            raise MaskError("edges need shape [2, m]", got=f"{edges.dtype} {list(edges.shape)}", remedy=remedy)
+        return cls(tuple(edges[0].tolist()), tuple(edges[1].tolist()), itself)
+
+    @property
+    def sees_itself(self) -> bool:
+        """Unless told otherwise."""
+        return self.itself
+
+    def allowed(self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"]) -> Bool[Tensor, "*b t s"]:
+        """Whether s → t is an edge."""
+        if t.shape[-1] != 1 or s.shape[-1] != 1:
+            raise MaskError("edges join numbered nodes", got="points of a plane", remedy="Use counted tokens there.")
+        starts, sources = (x.to(t.device) for x in self._rows)
+        count = len(starts) - 2
+        to, back = _numbers(t, count), _numbers(s, count)
+        first, rows = starts[to.flatten()], torch.arange(to.numel(), device=t.device)
+        degrees = starts[to.flatten() + 1] - first
+        rows = rows.repeat_interleave(degrees)
+        skipped = (degrees.cumsum(0) - degrees).repeat_interleave(degrees)  # edges of the rows before
+        edges = torch.arange(len(rows), device=t.device) - skipped + first.repeat_interleave(degrees)
+        there = torch.zeros(to.numel(), count + 1, dtype=torch.bool, device=t.device)
+        there[rows, sources[edges]] = True
+        there = there.view(*to.shape, count + 1)
+        found = there.gather(-1, back[..., None, :].expand(*to.shape, back.shape[-1]))
+        return found | (t == s.mT) if self.itself else found
+
+    @functools.cached_property
+    def _rows(self) -> tuple[Tensor, Tensor]:
+        """Where the edges of each target start, and the sources sorted by target (no edges for the one past the last).
+
+        The first tensor has two entries more than there are nodes.
+        """
+        sources, targets = (torch.tensor(ends, dtype=torch.long) for ends in (self.sources, self.targets))
+        count = 1 + max((*self.sources, *self.targets), default=-1)
+        degrees = torch.bincount(targets, minlength=count + 1)
+        starts = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
+        return starts, sources[targets.argsort()]
+
+
+def _numbers(nodes: Tensor, count: int) -> Tensor:
+    """Coordinates as node numbers; one that is no node's gets ``count``, which has no edges."""
+    near = nodes[..., 0].round()
+    known = (near == nodes[..., 0]) & (near >= 0) & (near < count)
+    return torch.where(known, near, count).long()
 
 
 @register
@@ -120,6 +194,6 @@ class Both(Mask):
         """If both do."""
         return self.first.sees_itself and self.second.sees_itself
 
-    def allowed(self, t: Float[Tensor, "*b t k"], s: Float[Tensor, "*b s k"]) -> Bool[Tensor, "*b t s"]:
+    def allowed(self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"]) -> Bool[Tensor, "*b t s"]:
         """Allowed by both."""
         return self.first.allowed(t, s) & self.second.allowed(t, s)

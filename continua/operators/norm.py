@@ -116,14 +116,18 @@ class Constraint(_Affine):
         super().__init__(weights, eps, scale=True, shift=True)
         self.centred = centred
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
+    def sampled(self, grids: Grids) -> dict[str, Any]:
         """Read γ and β and refuse a vanishing γ."""
-        args, eps, centred = remembered(context, self, lambda: self.sampled(grids)), self.eps, self.centred
         scale = read(self.scale, grids)
         if scale is not None and bool((scale == 0).any()):
             raise ContinuaError(
                 "the constraint set needs γ(z) ≠ 0", got="a zero in γ", remedy="Start γ at one and keep it off zero."
             )
+        return super().sampled(grids)
+
+    def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
+        """Return the shifted and scaled standardisation."""
+        args, eps, centred = remembered(context, self, lambda: self.sampled(grids)), self.eps, self.centred
 
         def f(z: float, x: Tensor, args: Args) -> Tensor:
             w = at_depth(args, z)

@@ -32,7 +32,8 @@ class Recorded:
 class Context:
     """What an operator may look at besides the state.
 
-    ``state`` and ``grid`` are another field with its own nodes (encoder output, memory, second modality).
+    ``state`` and ``grid`` are another field with its own nodes (encoder output, memory, second modality); ``values``
+    is read in its place where values differ from keys (a memory bank of both).
     ``pairs`` restricts or biases self-attention, ``cross_pairs`` attention to ``state``: boolean (True = allowed) or
     floating point (added to the scores), broadcastable to [b, h, t, s]. ``cache`` serves generation; ``record``
     collects the attention weights of every evaluation.
@@ -44,6 +45,7 @@ class Context:
     cross_pairs: Tensor | None = None
     cache: Cache | None = None
     record: list[Recorded] | None = None
+    values: Tensor | None = None
 
 
 class Operator(nn.Module):

@@ -18,15 +18,19 @@ from continua.typing import Float, Tensor
 class Position(nn.Module):
     """How attention knows where a token is. Each hook may be left as it is.
 
-    ``bind`` reads fields on the grids; what it returns is handed back to the other three as ``args``.
+    ``bind`` reads fields on the grids; what it returns is handed back to the others as ``args``.
     """
 
     def bind(self, h: Grid, e: Grid) -> Any:
         """Return what depends on the head and inner grids."""
         return {}
 
-    def turn(self, x: Float[Tensor, "b h n e"], nodes: Float[Tensor, "*b n k"], args: Any) -> Float[Tensor, "b h n e"]:
-        """Act on queries or keys that sit at ``nodes``."""
+    def where(self, nodes: Float[Tensor, "*b n k"], args: Any) -> Any:
+        """Return what ``turn`` needs to know of these nodes, made once for all depths."""
+        return None
+
+    def turn(self, x: Float[Tensor, "b h n e"], where: Any) -> Float[Tensor, "b h n e"]:
+        """Act on queries or keys that sit there."""
         return x
 
     def key_bias(self, s: Float[Tensor, "*b s k"], args: Any) -> Float[Tensor, "*bh s"] | None:
@@ -34,7 +38,7 @@ class Position(nn.Module):
         return None
 
     def pair_bias(
-        self, t: Float[Tensor, "*b t k"], s: Float[Tensor, "*b s k"], args: Any
+        self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"], args: Any
     ) -> Float[Tensor, "*bh t s"] | None:
         """The bias of each pair."""
         return None
@@ -58,14 +62,18 @@ class Rotary(Position):
         i = torch.arange(len(e) // 2, dtype=torch.float64)
         return {"frequency": self.base ** (-2 * i / len(e))}
 
-    def turn(self, x: Float[Tensor, "b h n e"], nodes: Float[Tensor, "*b n k"], args: Any) -> Float[Tensor, "b h n e"]:
-        """x cos + (−x₂, x₁) sin."""
+    def where(self, nodes: Float[Tensor, "*b n k"], args: Any) -> Any:
+        """Cosine and sine of each angle, twice: for both halves of the pairs."""
         angle = nodes.to(torch.promote_types(nodes.dtype, torch.float32)) * args["frequency"].to(nodes)
         angle = torch.cat([angle, angle], -1)
         if angle.dim() == 3:
             angle = angle[:, None]
+        return {"cos": angle.cos(), "sin": angle.sin()}
+
+    def turn(self, x: Float[Tensor, "b h n e"], where: Any) -> Float[Tensor, "b h n e"]:
+        """x cos + (−x₂, x₁) sin."""
         first, second = x.chunk(2, -1)
-        return x * angle.cos().to(x.dtype) + torch.cat([-second, first], -1) * angle.sin().to(x.dtype)
+        return x * where["cos"].to(x.dtype) + torch.cat([-second, first], -1) * where["sin"].to(x.dtype)
 
 
 @register
@@ -87,7 +95,7 @@ class ALiBi(Position):
         return args["slope"].to(s)[:, None] * s[..., None, :, 0]
 
     def pair_bias(
-        self, t: Float[Tensor, "*b t k"], s: Float[Tensor, "*b s k"], args: Any
+        self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"], args: Any
     ) -> Float[Tensor, "*bh t s"] | None:
         """−slope·|t − s|."""
         return -args["slope"].to(s)[:, None, None] * (t - s.mT).abs()[..., None, :, :]
@@ -123,7 +131,7 @@ class RelativeBias(Position):
         return offset + torch.where(gap < near, gap.long(), far.clamp_max(count - 1))
 
     def pair_bias(
-        self, t: Float[Tensor, "*b t k"], s: Float[Tensor, "*b s k"], args: Any
+        self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"], args: Any
     ) -> Float[Tensor, "*bh t s"] | None:
         """Look the pairs up."""
         return args["table"][self.bucket(s.mT - t)].movedim(-1, -3)
@@ -177,13 +185,14 @@ class Learned(Encoding):
         """Take the first rows for counted tokens, interpolate for real stamps."""
         rows = self.table.on(n=_rows(self.count), d=d)
         if t.is_counting and t.is_ordered:
-            if len(t) > self.count:
+            end = t.start + len(t)
+            if end > self.count:
                 raise ShapeError(
                     f"the position table has {self.count} rows",
-                    got=f"{len(t)} tokens",
+                    got=f"{end} tokens",
                     remedy="Shorten the sequence, or use Sinusoidal() or Rotary() positions.",
                 )
-            return rows[: len(t)]
+            return rows[t.start : end]
         x = t.nodes[..., 0]
         if t.has_gaps:  # an absent token may carry any stamp
             x = torch.where(t.observed, x, 0.0)

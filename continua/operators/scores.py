@@ -5,15 +5,17 @@ enough (fused attention) or a bias of each pair is needed (blocked attention).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from continua.axes import Grid
 from continua.axes.grid import absent
 from continua.errors import GridError, MaskError
-from continua.operators.attend import BLOCK, attend_blocked, attend_fused
+from continua.operators.attend import BLOCK, attend_blocked, attend_fused, normalised
+from continua.operators.kernel import Kernel
 from continua.operators.mask import Causal, Mask
 from continua.operators.position import Position
 from continua.typing import Tensor
@@ -25,17 +27,25 @@ class Plan:
 
     mask: Mask | None
     position: Position
+    kernel: Kernel
     scale: float
     triangle: bool  # the fused kernel's own lower triangle
     past_only: bool  # every source is in the past of every query that sees it: a bias of each key is enough
     paired: bool  # a bias of each pair
     weighted: bool  # log-weights of the sources
     split_cell: bool  # a causal row takes only the left part of its own cell
+    unsure: bool  # some query may be left without any key
+    row: bool = False  # one query behind all its sources: ``args["row"]`` is its whole bias
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, args: Mapping[str, Any]) -> Tensor:
         """∫ α(t, s) V(s) dμ(s) for queries and keys that were turned, zero for absent queries."""
+        if self.row:
+            bias = args["row"] if args["row"] is None else args["row"].to(q.dtype)
+            grouped = q.shape[1] != k.shape[1]
+            return scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale, enable_gqa=grouped)
         if self.paired:
-            out = attend_blocked(q, k, v, self.scale, lambda rows: self.pair_bias(rows, q, args))
+            scores = None if self.kernel.is_dot else self._scores
+            out = attend_blocked(q, k, v, self.scale, lambda rows: self.pair_bias(rows, q, args), scores)
         else:
             out = attend_fused(q, k, v, self.scale, self.triangle, self.key_bias(args))
         if args["present"] is not None:
@@ -46,9 +56,12 @@ class Plan:
         """α(t, s) w(s) itself, for those who want to look: [b, h, t, s], rows of absent queries zero."""
         if k.shape[1] != q.shape[1]:
             k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
-        scores = self.scale * q @ k.mT + self.pair_bias(slice(0, q.shape[2]), q, args)
-        alpha = scores.softmax(-1)
+        alpha = normalised(self._scores(q, k), self.pair_bias(slice(0, q.shape[2]), q, args))
+        alpha = alpha.to(q.dtype)
         return alpha if args["present"] is None else torch.where(args["present"][..., None, :, None], alpha, 0.0)
+
+    def _scores(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.kernel.scores(q, k, self.scale)
 
     def key_bias(self, args: Mapping[str, Any]) -> Tensor | None:
         """log w(s) and the part of the position bias that the source alone decides: [*b, 1 or h, s]."""
@@ -60,7 +73,7 @@ class Plan:
 
     def pair_bias(self, rows: slice, like: Tensor, args: Mapping[str, Any]) -> Tensor:
         """Everything that is added to the scores of some query rows: [*b, 1 or h, rows, s]."""
-        t, s = args["t"][..., rows, :], args["s"]
+        t, s = _alike(args["t"][..., rows, :], args["s"])
         bias: Tensor = torch.zeros((), dtype=like.dtype, device=like.device)
         if self.weighted:
             bias = args["log_weights"][..., None, None, :]
@@ -76,7 +89,8 @@ class Plan:
             bias = torch.where(pairs, bias, absent(like.dtype)) if pairs.dtype == torch.bool else bias + pairs
         if self.mask is not None:
             bias = torch.where(self.mask.allowed(t, s)[..., None, :, :], bias, absent(like.dtype))
-        bias = bias.clamp_min(absent(like.dtype)).to(like.dtype)
+        # half precision adds in float32: log w in 8 bits would be off by a percent
+        bias = bias.clamp_min(absent(like.dtype)).to(torch.promote_types(like.dtype, torch.float32))
         bias = bias.reshape(*[1] * (4 - bias.dim()), *bias.shape)  # the fused kernel asks for four dimensions
         return bias.expand(*bias.shape[:-2], t.shape[-2], s.shape[-2])
 
@@ -88,29 +102,33 @@ def plan(
     mask: Mask | None,
     position: Position,
     placed: Any,
-    scale: float,
+    kernel: tuple[Kernel, float],
     pairs: Tensor | None,
     itself: bool,
 ) -> tuple[Plan, dict[str, Any]]:
-    """Decide how to attend from the grid ``t`` to the grid ``s`` and collect the tensors for it."""
+    """Decide how to attend from ``t`` to ``s`` with a kernel and its scale, and collect the tensors for it."""
     causal_mask = mask is not None and mask.is_causal
     if causal_mask:
         _check_order(t)
     split_cell = causal_mask and itself and not s.is_counting
     if split_cell and s.left is None:
         raise MaskError("a causal mask needs ordered times", got="a grid without cells", remedy="Use a 1-D time axis.")
-    counted_past = isinstance(mask, Causal) and itself and s.is_counting and s.is_ordered and pairs is None
+    plain = pairs is None and kernel[0].is_dot  # else each pair has its own score or bias
+    counted_past = isinstance(mask, Causal) and itself and s.is_counting and s.is_ordered and plain
     past_only = counted_past and (len(t) == len(s) or len(t) == 1) and _needs_no_pairs(position, causal=True)
-    no_mask = mask is None and pairs is None and _needs_no_pairs(position, causal=False)
+    no_mask = mask is None and plain and _needs_no_pairs(position, causal=False)
+    sure = itself and (mask is None or mask.sees_itself)
     made = Plan(
         mask=mask,
         position=position,
-        scale=scale,
+        kernel=kernel[0],
+        scale=kernel[1],
         triangle=past_only and len(t) > 1,
         past_only=past_only,
         paired=not (past_only or no_mask),
         weighted=s.has_gaps or not s.is_uniform,
         split_cell=split_cell,
+        unsure=pairs is not None or not (sure or (mask is None and not s.has_gaps)),
     )
     args = {
         "t": t.nodes,
@@ -124,10 +142,26 @@ def plan(
     if split_cell and not made.weighted:
         # equal weights: only the ratio of the left part to the whole cell matters
         args["log_left"] = args["log_left"] - args["log_weights"]
-    sure = itself and (mask is None or mask.sees_itself)
-    if pairs is not None or not (sure or (mask is None and not s.has_gaps)):
-        _check_rows(made, t, s, args)
     return made, args
+
+
+def next_row(made: Plan, args: dict[str, Any], like: Tensor, itself: bool) -> tuple[Plan, dict[str, Any]]:
+    """The same plan for one new query behind all its sources (generation): its bias is made once for all depths."""
+    if not made.kernel.is_dot:
+        return made, args
+    made = replace(made, row=True, mask=None if itself and isinstance(made.mask, Causal) else made.mask)
+    plain = _needs_no_pairs(made.position, causal=False) and not (made.weighted or made.split_cell)
+    if plain and made.mask is None and args["pairs"] is None:
+        return made, {**args, "row": None}
+    return made, {**args, "row": made.pair_bias(slice(0, 1), like, args)}
+
+
+def _alike(t: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    """Stamps that all samples share, spread where those of the other side are not."""
+    if t.dim() == s.dim():
+        return t, s
+    lead = t.shape[:-2] or s.shape[:-2]
+    return t.expand(*lead, *t.shape[-2:]), s.expand(*lead, *s.shape[-2:])
 
 
 def _needs_no_pairs(position: Position, causal: bool) -> bool:
@@ -161,7 +195,7 @@ def _check_order(t: Grid) -> None:
     if t.nodes.shape[-1] != 1:
         got, remedy = f"{t.nodes.shape[-1]}-dimensional points", "Use a 1-D time axis, or Window(r)."
         raise MaskError("a causal mask orders time", got=got, remedy=remedy)
-    if t.is_ordered:
+    if t.is_ordered or len(t) == 1:
         return
     stamps = t.nodes[..., 0].detach()
     latest = torch.where(t.observed, stamps, -torch.inf).cummax(-1).values  # an absent token may carry any stamp
@@ -170,7 +204,7 @@ def _check_order(t: Grid) -> None:
         raise GridError("a causal mask needs stamps that do not decrease", got="a step back in time", remedy=remedy)
 
 
-def _check_rows(made: Plan, t: Grid, s: Grid, args: Mapping[str, Any]) -> None:
+def check_rows(made: Plan, t: Grid, s: Grid, args: Mapping[str, Any]) -> None:
     """Every observed query must see at least one observed source."""
     expected = (len(t), len(s))
     pairs = args["pairs"]

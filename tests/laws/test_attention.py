@@ -202,6 +202,9 @@ def dense(mask, t: Tensor, s: Tensor) -> Tensor:
     }
     if type(mask).__name__ == "Both":
         return dense(mask.first, t, s) & dense(mask.second, t, s)
+    if type(mask).__name__ == "Neighbours":
+        edges = {(float(to), float(back)) for back, to in zip(mask.sources, mask.targets, strict=True)}
+        return torch.tensor([[a == b or (a, b) in edges for b in s.tolist()] for a in t.tolist()])
     rule = kinds[type(mask).__name__]
     return torch.tensor([[rule(mask, (a - b).item()) for b in s] for a in t])
 

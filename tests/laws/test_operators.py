@@ -18,6 +18,7 @@ REFERENCES = {
     "GELU(tanh=True)": lambda x: F.gelu(x, approximate="tanh"),
     "SiLU()": F.silu,
     "Tanh()": torch.tanh,
+    "ELU()": F.elu,
 }
 
 

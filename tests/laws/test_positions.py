@@ -39,22 +39,23 @@ def test_rotary_scores_depend_on_the_difference_of_times() -> None:
     q, k = random(1, 4, 1, 6), random(1, 4, 1, 6, seed=1)
 
     def score(t: float, s: float) -> torch.Tensor:
-        turned = [rotary.turn(x, torch.tensor([[at]]).double(), args) for x, at in ((q, t), (k, s))]
+        turned = [rotary.turn(x, rotary.where(torch.tensor([[at]]).double(), args)) for x, at in ((q, t), (k, s))]
         return (turned[0] * turned[1]).sum(-1)
 
     assert gap(score(0.0, 0.0), (q * k).sum(-1)) < EXACT
     assert gap(score(3.7, 1.2), score(2.5, 0.0)) < EXACT
     assert gap(score(3.7, 1.2), score(1.2, 3.7)) > 1e-3, "the past and the future are not alike"
-    turned = rotary.turn(q, torch.tensor([[123.4]]).double(), args)
+    turned = rotary.turn(q, rotary.where(torch.tensor([[123.4]]).double(), args))
     assert gap(turned.norm(dim=-1), q.norm(dim=-1)) < EXACT
 
 
 @pytest.mark.spec("A3")
 def test_rotary_turns_each_pair_by_its_own_frequency() -> None:
-    args = Rotary(base=100.0).bind(grid_on(Points(1), Counting(1)), grid_on(Points(4), Counting(4)))
+    rotary = Rotary(base=100.0)
+    args = rotary.bind(grid_on(Points(1), Counting(1)), grid_on(Points(4), Counting(4)))
     assert args["frequency"].tolist() == pytest.approx([1.0, 0.1])
     x = torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=torch.float64).reshape(1, 1, 1, 4)
-    turned = Rotary(base=100.0).turn(x, torch.tensor([[2.0]]).double(), args).flatten()
+    turned = rotary.turn(x, rotary.where(torch.tensor([[2.0]]).double(), args)).flatten()
     angle = torch.tensor([2.0, 0.2], dtype=torch.float64)
     assert gap(turned, torch.cat([angle.cos(), angle.sin()])) < EXACT
 

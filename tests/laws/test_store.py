@@ -7,7 +7,7 @@ import torch
 
 from continua.axes import Discretisation, Samples, at
 from continua.config import from_plain, to_plain
-from continua.flow import Direct, Fixed, SaveAt
+from continua.flow import Checkpoint, Direct, Fixed, SaveAt
 from continua.models import load
 from tests import cases
 from tests.cases import BASES, INTERPOLATIONS, INTERVALS, MASKS, MODELS, RANDOM_RULES, RULES, SOLVERS, SPLITTINGS, made
@@ -22,10 +22,13 @@ FROZEN = [
     *SPLITTINGS,
     *MASKS,
     *cases.ACTIVATIONS,
+    *cases.SAMPLINGS,
+    *cases.SCHEMES,
     *[case[0] for case in BASES.values()],
     cases.SQUARE,
     Samples(),
     Direct(),
+    Checkpoint(3),
     SaveAt(3),
     at(d=4, z=Fixed(3, SOLVERS[-1])),
     Discretisation(),

@@ -1,0 +1,102 @@
+"""``continua inspect PATH --attention "some text"``: what each head of a model does with a text."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from continua.axes import Discretisation
+from continua.errors import CheckpointError, ConfigError, ContinuaError, ShapeError
+from continua.lab import (
+    PATTERNS,
+    Head,
+    attention_maps,
+    head_table,
+    plot_attention,
+    plot_entropy,
+    plot_patterns,
+    plot_rollout,
+    rollout,
+)
+from continua.models import EncoderDecoder, Transformer
+
+BEST = 3  # heads shown for each pattern
+
+
+def run(console: Console, model: Any, path: Path, text: str, wish: Discretisation, out: Path) -> None:
+    """Tokenise, record, print the table of heads and write the figures."""
+    if isinstance(model, EncoderDecoder) or not isinstance(model, Transformer):
+        remedy = "Use continua.lab.attention_maps with a source for an encoder–decoder."
+        raise ConfigError("--attention reads one text with one stack", got=type(model).__name__, remedy=remedy)
+    ids, labels = tokenise(path, text)
+    maps = attention_maps(model, torch.tensor([ids]), model.settle(wish))
+    table = head_table(maps)
+    _print_summary(console, table, labels)
+    figures = [
+        plot_attention(maps, out / "attention.png", labels),
+        plot_patterns(table, out / "patterns.png"),
+        plot_entropy(maps, out / "entropy.png"),
+        plot_rollout(rollout([one for one in maps if one.is_self]), out / "rollout.png", labels),
+    ]
+    console.print("Figures: " + ", ".join(str(figure) for figure in figures), soft_wrap=True)
+
+
+def tokenise(path: Path, text: str) -> tuple[list[int], list[str]]:
+    """Return the token numbers of ``text`` and their names, by the ``tokenizer.json`` beside the model."""
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        remedy = "Copy the tokenizer.json of the model into its folder."
+        raise CheckpointError("--attention needs a tokeniser", got=f"no {file.name} in {path}", remedy=remedy)
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as missing:
+        raise ContinuaError("--attention tokenises text", remedy="pip install 'continua[text]'") from missing
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as unreadable:  # the package raises bare Exception
+        got, remedy = str(unreadable), "Fetch the file again."
+        raise CheckpointError(f"{file.name} is not a tokeniser", got=got, remedy=remedy) from unreadable
+    tokenizer.no_padding()
+    encoded = tokenizer.encode(text)
+    if not text.strip() or not encoded.ids:
+        raise ShapeError("--attention needs a text", got=repr(text), remedy='Write --attention "some text".')
+    return list(encoded.ids), [_readable(token) for token in encoded.tokens]
+
+
+def _readable(token: str) -> str:
+    """The marks of byte-level and sentence-piece vocabularies for a space and a new line."""
+    return token.replace("Ġ", "·").replace("▁", "·").replace("Ċ", "↵")
+
+
+def _print_summary(console: Console, heads: Sequence[Head], labels: Sequence[str]) -> None:
+    """The clearest heads of each pattern, then how many heads do what and how widely each depth looks."""
+    console.print(f"{len(labels)} tokens: {' '.join(labels)}", soft_wrap=True, markup=False, highlight=False)
+    best = Table("depth", "head", "entropy", *PATTERNS, "dominant", title="the clearest heads of each pattern")
+    for pattern in PATTERNS:
+        for head in sorted(heads, key=lambda one: -one.scores[pattern])[:BEST]:
+            best.add_row(*_cells(head, pattern))
+        best.add_section()
+    console.print(best)
+    counts = Counter(head.pattern for head in heads)
+    kinds = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    console.print(f"{len(heads)} heads: {kinds}.", highlight=False)
+    depths = Table("depth", "entropy", "least", "most", "patterns", title="by depth (entropy in nats)")
+    for z in sorted({head.z for head in heads}):
+        here = [head for head in heads if head.z == z]
+        values = [head.entropy for head in here]
+        kinds = ", ".join(f"{n} {name}" for name, n in Counter(head.pattern for head in here).most_common())
+        mean = sum(values) / len(values)
+        depths.add_row(f"{z:g}", f"{mean:.2f}", f"{min(values):.2f}", f"{max(values):.2f}", kinds)
+    console.print(depths)
+
+
+def _cells(head: Head, pattern: str) -> list[str]:
+    scores = [f"{head.scores[name]:.2f}" for name in PATTERNS]
+    shown = [
+        f"[bold]{score}[/bold]" if name == pattern else score for name, score in zip(PATTERNS, scores, strict=True)
+    ]
+    return [f"{head.z:g}", str(head.head), f"{head.entropy:.2f}", *shown, head.pattern]

@@ -1,0 +1,101 @@
+"""ALBERT in Hugging Face's files, with or without its masked-LM head: one set of weights for all steps in depth."""
+
+from typing import Any
+
+from continua.convert.architecture import Architecture, Settings, expect
+from continua.convert.names import Entry, Layout, NameMap, norm
+from continua.errors import CheckpointError, nearest
+from continua.models import Transformer, zoo
+from continua.operators import GELU, Activation, ReLU
+
+A = "block.parts.0"
+ACTIVATIONS: dict[str, Activation] = {"gelu_new": GELU(tanh=True), "gelu": GELU(), "relu": ReLU()}
+
+
+def names(model: Transformer) -> NameMap:
+    """No name has a layer number: the field does not change along z."""
+    layer = "encoder.albert_layer_groups.0.albert_layers.0"
+    heads = [
+        entry
+        for letter, name in (("q", "query"), ("k", "key"), ("v", "value"))
+        for entry in (
+            Entry(f"{A}.{letter}.coefficients", f"{layer}.attention.{name}.weight", Layout(2)),
+            Entry(f"{A}.b{letter}.coefficients", f"{layer}.attention.{name}.bias", flat=True),
+        )
+    ]
+    head = (
+        Entry("readout.map.coefficients", "predictions.dense.weight"),
+        Entry("readout.bias", "predictions.dense.bias", flat=True),
+        *norm("readout.readout.before.1", "predictions.LayerNorm"),
+        Entry("readout.readout.bias", "predictions.bias", flat=True),
+    )
+    words, feed, lift = "embed.embed", "block.parts.2", "encoder.embedding_hidden_mapping_in"
+    return NameMap(
+        prefix="albert.",
+        ignored=("pooler.*", "embeddings.position_ids", "predictions.decoder.*", "sop_classifier.*"),
+        bare=("predictions.*",),
+        entries=(
+            Entry(f"{words}.table.coefficients", "embeddings.word_embeddings.weight"),
+            Entry(f"{words}.position.table.coefficients", "embeddings.position_embeddings.weight"),
+            Entry(f"{words}.types.coefficients", "embeddings.token_type_embeddings.weight"),
+            *norm(f"{words}.norm", "embeddings.LayerNorm"),
+            Entry("embed.map.coefficients", f"{lift}.weight", Layout(1, True)),
+            Entry("embed.bias.coefficients", f"{lift}.bias", flat=True),
+            *heads,
+            Entry(f"{A}.o.coefficients", f"{layer}.attention.dense.weight"),
+            Entry(f"{A}.bo.coefficients", f"{layer}.attention.dense.bias", flat=True),
+            *norm("block.parts.1.norm", f"{layer}.attention.LayerNorm"),
+            Entry(f"{feed}.w1.coefficients", f"{layer}.ffn.weight"),
+            Entry(f"{feed}.b1.coefficients", f"{layer}.ffn.bias", flat=True),
+            Entry(f"{feed}.w2.coefficients", f"{layer}.ffn_output.weight"),
+            Entry(f"{feed}.b2.coefficients", f"{layer}.ffn_output.bias", flat=True),
+            *norm("block.parts.3.norm", f"{layer}.full_layer_layer_norm"),
+            *(head if model.readout is not None else ()),
+        ),
+    )
+
+
+def build(config: Settings, stored: set[str]) -> Transformer:
+    """The zoo's ALBERT with the sizes of ``config.json``; the head is there if the file has it."""
+    expect(config, num_hidden_groups=1, inner_group_num=1, type_vocab_size=2, pad_token_id=0)
+    expect(config, layer_norm_eps=1e-12, tie_word_embeddings=True, position_embedding_type="absolute")
+    phi = config["hidden_act"]
+    if phi not in ACTIVATIONS:
+        remedy = nearest(str(phi), list(ACTIVATIONS))
+        raise CheckpointError("this activation is not known", got=repr(phi), remedy=remedy)
+    return zoo.albert(
+        table=(config["vocab_size"], config["embedding_size"]),
+        d=config["hidden_size"],
+        heads=config["num_attention_heads"],
+        depth=config["num_hidden_layers"],
+        context=config["max_position_embeddings"],
+        m=config["intermediate_size"],
+        phi=ACTIVATIONS[phi],
+        masked_lm="predictions.bias" in stored,
+    )
+
+
+def describe(model: Transformer) -> dict[str, Any]:
+    """The sizes of an ALBERT as ``config.json`` spells them."""
+    words: Any = model.embed.embed
+    feed: Any = model.block.parts[2]
+    spelt = {phi: name for name, phi in ACTIVATIONS.items()}
+    return {
+        "architectures": ["AlbertModel" if model.readout is None else "AlbertForMaskedLM"],
+        "hidden_act": spelt[feed.phi1],
+        "vocab_size": words.vocab,
+        "embedding_size": model.embed.size,
+        "hidden_size": model.axes.d.n,  # type: ignore[union-attr]
+        "num_attention_heads": model.axes.h.n,  # type: ignore[union-attr]
+        "num_hidden_layers": model.native.z.steps,
+        "max_position_embeddings": words.position.count,
+        "intermediate_size": model.axes.m.n,  # type: ignore[union-attr]
+        "layer_norm_eps": words.norm.eps,
+        "type_vocab_size": words.type_count,
+        "pad_token_id": words.pad,
+        "num_hidden_groups": 1,
+        "inner_group_num": 1,
+    }
+
+
+ALBERT = Architecture("albert", build, names, describe)

@@ -1,0 +1,113 @@
+"""ViT in Hugging Face's files, with or without its classifier."""
+
+from typing import Any
+
+from continua.convert.architecture import Architecture, Settings, expect
+from continua.convert.names import Entry, Layout, NameMap, norm
+from continua.models import Pixels, Transformer, zoo
+
+A, F = "block.parts.0", "block.parts.1"
+
+
+def names(model: Transformer) -> NameMap:
+    """The names on disk: transformers gives these tensors other names in memory."""
+    layer, axes = "encoder.layer.{z}", model.axes
+    embed: Any = model.embed
+    attention: Any = model.block.parts[0].inner
+    pixels, width, tokens = embed.pixels, axes.d.n or 0, embed.position.count  # type: ignore[union-attr]
+    heads = [
+        Entry(f"{A}.inner.{letter}.coefficients", f"{layer}.attention.attention.{name}.weight", Layout(2))
+        for letter, name in (("q", "query"), ("k", "key"), ("v", "value"))
+    ]
+    biases = [
+        Entry(f"{A}.inner.b{letter}.coefficients", f"{layer}.attention.attention.{name}.bias", flat=True)
+        for letter, name in (("q", "query"), ("k", "key"), ("v", "value"))
+        if getattr(attention, f"b{letter}") is not None
+    ]
+    patches = "embeddings.patch_embeddings.projection"
+    kernel = Layout(1, True, shape=(width, pixels.channels, *pixels.patch))
+    classifier = (
+        Entry("readout.head.coefficients", "classifier.weight"),
+        Entry("readout.bias", "classifier.bias", flat=True),
+    )
+    return NameMap(
+        prefix="vit.",
+        ignored=("pooler.*",),
+        bare=("classifier.*",),
+        entries=(
+            Entry("embed.table.coefficients", f"{patches}.weight", kernel),
+            Entry("embed.bias.coefficients", f"{patches}.bias", flat=True),
+            Entry("embed.first.coefficients", "embeddings.cls_token", Layout(shape=(1, 1, width))),
+            Entry(
+                "embed.position.table.coefficients",
+                "embeddings.position_embeddings",
+                Layout(shape=(1, tokens, width)),
+            ),
+            *norm(f"{A}.norm", f"{layer}.layernorm_before"),
+            *heads,
+            *biases,
+            Entry(f"{A}.inner.o.coefficients", f"{layer}.attention.output.dense.weight"),
+            Entry(f"{A}.inner.bo.coefficients", f"{layer}.attention.output.dense.bias", flat=True),
+            *norm(f"{F}.norm", f"{layer}.layernorm_after"),
+            Entry(f"{F}.inner.w1.coefficients", f"{layer}.intermediate.dense.weight"),
+            Entry(f"{F}.inner.b1.coefficients", f"{layer}.intermediate.dense.bias", flat=True),
+            Entry(f"{F}.inner.w2.coefficients", f"{layer}.output.dense.weight"),
+            Entry(f"{F}.inner.b2.coefficients", f"{layer}.output.dense.bias", flat=True),
+            *norm("readout.before.0", "layernorm"),
+            *(classifier if model.readout.out else ()),  # type: ignore[union-attr]
+        ),
+    )
+
+
+def build(config: Settings, stored: set[str]) -> Transformer:
+    """The zoo's ViT with the sizes of ``config.json``; the classifier is there if the file has it."""
+    expect(config, hidden_act="gelu")
+    height, width = _pair(config["image_size"])
+    labels = len(config.get("id2label", (0, 1)))
+    return zoo.vit(
+        Pixels(height, width, config["num_channels"], _pair(config["patch_size"])),
+        d=config["hidden_size"],
+        heads=config["num_attention_heads"],
+        depth=config["num_hidden_layers"],
+        m=config["intermediate_size"],
+        eps=config["layer_norm_eps"],
+        labels=labels if "classifier.weight" in stored else None,
+        qkv_bias=config.get("qkv_bias", True),
+    )
+
+
+def describe(model: Transformer) -> dict[str, Any]:
+    """The sizes of a ViT as ``config.json`` spells them."""
+    pixels: Any = model.embed.pixels
+    attention: Any = model.block.parts[0].inner
+    readout: Any = model.readout
+    known = {
+        "architectures": ["ViTForImageClassification" if readout.out else "ViTModel"],
+        "hidden_act": "gelu",
+        "hidden_size": model.axes.d.n,  # type: ignore[union-attr]
+        "num_attention_heads": model.axes.h.n,  # type: ignore[union-attr]
+        "num_hidden_layers": model.native.z.steps,
+        "intermediate_size": model.axes.m.n,  # type: ignore[union-attr]
+        "layer_norm_eps": readout.before[0].eps,
+        "image_size": _one(pixels.height, pixels.width),
+        "patch_size": _one(*pixels.patch),
+        "num_channels": pixels.channels,
+        "qkv_bias": attention.bq is not None,
+    }
+    if readout.out:
+        labels = [f"LABEL_{i}" for i in range(readout.out)]
+        known["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        known["label2id"] = {label: i for i, label in enumerate(labels)}
+    return known
+
+
+def _pair(size: int | list[int]) -> tuple[int, int]:
+    """One number stands for two equal ones."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def _one(first: int, second: int) -> int | list[int]:
+    return first if first == second else [first, second]
+
+
+VIT = Architecture("vit", build, names, describe)

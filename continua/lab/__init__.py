@@ -1,0 +1,26 @@
+"""The lab: instruments that look at models and at what they do."""
+
+from continua.lab.attention import AttentionMap, attention_maps, attribution, entropy, mean_entropy, rollout
+from continua.lab.complexity import Complexity, Cost, predict
+from continua.lab.patterns import PATTERNS, Head, head_table, pattern_scores
+from continua.lab.plots import plot_attention, plot_entropy, plot_patterns, plot_rollout
+
+__all__ = [
+    "PATTERNS",
+    "AttentionMap",
+    "Complexity",
+    "Cost",
+    "Head",
+    "attention_maps",
+    "attribution",
+    "entropy",
+    "head_table",
+    "mean_entropy",
+    "pattern_scores",
+    "plot_attention",
+    "plot_entropy",
+    "plot_patterns",
+    "plot_rollout",
+    "predict",
+    "rollout",
+]

@@ -1,0 +1,333 @@
+"""What a forward and a backward pass cost, from the discretisation alone: no batch is run.
+
+FLOPs are those of matrix products (a multiplication and an addition count as two), bytes those that a forward pass
+keeps for its backward pass. Norms, nonlinearities and softmax are O(width) a token and are left out of the FLOPs.
+"""
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from continua.axes import Axes, Discretisation, Points
+from continua.errors import ConfigError, ShapeError
+from continua.fields import Expansion
+from continua.flow import Fixed, Flow, Projection, Sum, depths, solve
+from continua.models import (
+    EncoderDecoder,
+    Narrowed,
+    Observations,
+    Patches,
+    Queries,
+    Transformer,
+    View,
+    Widened,
+)
+from continua.operators import (
+    Apply,
+    Attention,
+    Causal,
+    Constraint,
+    Integral,
+    LayerNorm,
+    Operator,
+    Pointwise,
+    Position,
+    PreNorm,
+    Project,
+    RMSNorm,
+    Skip,
+    SphereProjection,
+    depth_grid,
+)
+from continua.operators.attend import BLOCK
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One kind of work: how often it is done, and the FLOPs and kept numbers of doing it once."""
+
+    name: str
+    forward: int = 0
+    backward: int = 0
+    kept: int = 0  # numbers, not bytes
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Complexity:
+    """Costs by part of the model. ``bytes`` is what stays alive between the forward and the backward pass."""
+
+    costs: tuple[Cost, ...]
+    parameters: int
+    width: int  # bytes of one number
+
+    @property
+    def forward(self) -> int:
+        """FLOPs of the forward pass."""
+        return sum(cost.times * cost.forward for cost in self.costs)
+
+    @property
+    def backward(self) -> int:
+        """FLOPs of the backward pass, all parameters and the first state included."""
+        return sum(cost.times * cost.backward for cost in self.costs)
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of both passes."""
+        return self.forward + self.backward
+
+    @property
+    def bytes(self) -> int:
+        """Bytes kept for the backward pass, parameters not counted."""
+        return self.width * sum(cost.times * cost.kept for cost in self.costs)
+
+    def of(self, name: str) -> int:
+        """FLOPs of both passes in the costs whose name contains ``name``."""
+        return sum(cost.times * (cost.forward + cost.backward) for cost in self.costs if name in cost.name)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many nodes every axis has in a call; ``s`` are the sources of cross-attention, ``rows`` those of a batch."""
+
+    b: int
+    t: int
+    s: int
+    rows: int
+    d: int
+    h: int
+    e: int
+    m: int
+    counted: bool  # tokens are counted, not stamped
+    column: int = 0  # one where log-weights of irregular stamps ride beside the inner coordinate
+
+
+def predict(
+    model: Transformer | EncoderDecoder | View,
+    batch_size: int,
+    tokens: int,
+    at: Discretisation | None = None,
+    sources: int = 0,
+) -> Complexity:
+    """Return the costs of ``model`` for ``batch_size`` sequences of ``tokens`` tokens on the discretisation ``at``.
+
+    Attention of n tokens costs 4bn²he FLOPs a map forward; the fused kernel computes the scores again on the way back
+    (2.5 times the forward), a linear map costs twice its forward. ``sources`` are the tokens of an encoder.
+
+    >>> from continua.models import zoo
+    >>> model = zoo.gpt2(vocab=50, d=16, heads=2, depth=3, context=64)
+    >>> predict(model, 2, 64).of("attention: scores") == 3 * 2 * (2 + 5) * 2 * 64 * 64 * 16
+    True
+    """
+    if isinstance(model, View):
+        return predict(model.model, batch_size, tokens, model.discretisation if at is None else at, sources)
+    if isinstance(model, EncoderDecoder):
+        return _both(model, batch_size, tokens, at, sources or tokens)
+    if batch_size < 1 or tokens < 1:
+        got, remedy = f"{batch_size} sequences of {tokens}", "Give whole numbers above zero."
+        raise ShapeError("a batch needs sequences with tokens", got=got, remedy=remedy)
+    chosen = model.settle(at)
+    n = {letter: getattr(chosen, letter).n for letter in "dhem"}
+    counted = isinstance(model.axes.t, Points)
+    seen = _seen(model, batch_size, sources or tokens, bool(sources))
+    sizes = Sizes(batch_size, tokens, *seen, **n, counted=counted, column=int(chosen.t is None and not counted))
+    costs = [*_fields(model, chosen), *_embedding(model.embed, sizes)]
+    for index, (part, times) in enumerate(zip(model.block, evaluations(model, chosen.z), strict=True)):
+        costs += [replace(cost, name=f"{index} {cost.name}", times=times) for cost in work(part, sizes)]
+    costs += _readout(model.readout, sizes)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Complexity(tuple(costs), parameters, next(model.parameters()).element_size())
+
+
+def _seen(model: Transformer, b: int, sources: int, given: bool) -> tuple[int, int]:
+    """What cross-attention sees: sources of a sample, and rows in all. A bank that is alone serves every sample."""
+    if model.bank is None:
+        return sources, b * sources
+    slots = model.bank.slots
+    return (slots + sources, b * (slots + sources)) if given else (slots, slots)
+
+
+def _both(model: EncoderDecoder, b: int, tokens: int, at: Discretisation | None, sources: int) -> Complexity:
+    sides = {
+        "encoder": predict(model.encoder, b, sources, at),
+        "decoder": predict(model.decoder, b, tokens, at, sources),
+    }
+    costs = [replace(cost, name=f"{side} {cost.name}") for side, found in sides.items() for cost in found.costs]
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Complexity(tuple(costs), parameters, sides["decoder"].width)
+
+
+def evaluations(model: Transformer, depth: Fixed) -> list[int]:
+    """How often each part of the block is asked in one solve, found by a dry run on plain numbers."""
+    counts = [0] * len(model.block.kinds)
+
+    def counter(index: int) -> Any:
+        def count(z: float, x: float, args: None) -> float:
+            counts[index] += 1
+            return 0.0
+
+        return count
+
+    parts = [(Flow if flow else Projection)(counter(i)) for i, flow in enumerate(model.block.kinds)]
+    span = (model.axes.z.start, model.axes.z.end)
+    solve(Sum(tuple(parts)), 0.0, span, args=(None,) * len(parts), solver=depth.solver, control=depth)  # type: ignore[arg-type]
+    return counts
+
+
+@functools.singledispatch
+def work(operator: Operator, n: Sizes) -> list[Cost]:
+    """The costs of one evaluation of an operator."""
+    known = ", ".join(sorted(kind.__name__ for kind in work.registry if kind is not object))
+    got, remedy = type(operator).__name__, f"Known: {known}. Register its cost with complexity.work.register."
+    raise ConfigError("the cost of this operator is not known", got=got, remedy=remedy)
+
+
+def linear(name: str, rows: int, inputs: int, outputs: int, kept: int = 0) -> Cost:
+    """A matrix product of ``rows`` rows: as much again for each of its two gradients."""
+    once = 2 * rows * inputs * outputs
+    return Cost(name, once, 2 * once, kept)
+
+
+@work.register
+def _attention(operator: Attention, n: Sizes) -> list[Cost]:
+    """Projections of queries, keys, values and the output; scores and their integral.
+
+    Kept: the input (once for the three projections), queries, keys, values, the answer and its normaliser.
+    """
+    tokens, sources = n.b * n.t, n.rows if operator.cross else n.b * n.t
+    groups, inner = n.h if operator.groups is None else operator.groups, n.h * n.e
+    biased = type(operator.position).pair_bias is not Position.pair_bias
+    column = 0 if biased or operator.mask is not None else n.column
+    pairs = tokens * n.h * (n.s if operator.cross else n.t)
+    once = 2 * pairs * (n.e + column)
+    products = 2 if operator.kernel.is_dot else 1  # of a sum of queries and keys only the values' is left
+    learned = biased and any(True for _ in operator.position.parameters())
+    again = products * once if n.t > BLOCK and _blocked(operator, n) else 0  # blocks are computed twice
+    if operator.kernel.is_dot and not learned:
+        scores = Cost("attention: scores", 2 * once, 5 * once + again, tokens * (inner + n.h))
+    else:  # a gradient of each pair is asked for: the weights are kept instead of computed again
+        kept = tokens * inner + (0 if again else pairs * (3 - products))
+        scores = Cost("attention: scores", products * once, 2 * products * once + again, kept)
+    return [
+        linear("attention: queries", tokens, n.d, inner, kept=tokens * (n.d + inner)),
+        linear("attention: keys and values", sources, n.d, 2 * groups * n.e, kept=2 * sources * groups * n.e),
+        scores,
+        linear("attention: output", tokens, inner, n.d),
+    ]
+
+
+def _blocked(operator: Attention, n: Sizes) -> bool:
+    """Whether attention goes block by block: a bias of each pair that no bias of each key replaces."""
+    position, causal = type(operator.position), isinstance(operator.mask, Causal) and n.counted and not operator.cross
+    by_key = position.pair_bias is Position.pair_bias or (causal and position.key_bias is not Position.key_bias)
+    return not (operator.kernel.is_dot and by_key and (operator.mask is None or causal))
+
+
+@work.register
+def _pointwise(operator: Pointwise, n: Sizes) -> list[Cost]:
+    """Kept: the input, the hidden values before and after the nonlinearity, and both factors of a gate."""
+    tokens, maps = n.b * n.t, 1 if operator.gate is None else 2
+    kept = tokens * (n.d + n.m * (2 if operator.gate is None else 4))
+    return [
+        linear("feed-forward: hidden", tokens, n.d, maps * n.m, kept=kept),
+        linear("feed-forward: output", tokens, n.m, n.d),
+    ]
+
+
+@work.register
+def _integral(operator: Integral, n: Sizes) -> list[Cost]:
+    return [linear("integral", n.b * n.t, n.d, n.d, kept=n.b * n.t * n.d)]
+
+
+@work.register(LayerNorm)
+@work.register(RMSNorm)
+@work.register(Constraint)
+@work.register(SphereProjection)
+def _norm(operator: Operator, n: Sizes) -> list[Cost]:
+    """Kept: the input and two numbers a token."""
+    return [Cost("norm", kept=n.b * n.t * (n.d + 2))]
+
+
+@work.register
+def _apply(operator: Apply, n: Sizes) -> list[Cost]:
+    return [Cost("nonlinearity", kept=n.b * n.t * n.d)]
+
+
+@work.register
+def _pre_norm(operator: PreNorm, n: Sizes) -> list[Cost]:
+    return [*work(operator.norm, n), *work(operator.inner, n)]
+
+
+@work.register
+def _project(operator: Project, n: Sizes) -> list[Cost]:
+    return work(operator.norm, n)
+
+
+@work.register
+def _skip(operator: Skip, n: Sizes) -> list[Cost]:
+    return work(operator.inner, n)
+
+
+def _embedding(embed: Any, n: Sizes) -> list[Cost]:
+    """Look-ups cost no product; observations and patches are a linear map whose input asks for no gradient."""
+    if isinstance(embed, Widened):
+        own = linear("embedding", n.b * n.t, embed.size, n.d, kept=n.b * n.t * embed.size)
+        return [*_embedding(embed.embed, replace(n, d=embed.size)), own]
+    if isinstance(embed, Observations | Patches):
+        entries = embed.channels if isinstance(embed, Observations) else embed.pixels.entries
+        once = 2 * n.b * n.t * entries * n.d
+        return [Cost("embedding", once, once, n.b * n.t * entries)]
+    if isinstance(embed, Queries):
+        once = 2 * n.b * n.t * n.d * n.d
+        return [Cost("embedding", once, once, n.b * n.t * n.d)]
+    norm = getattr(embed, "norm", None)
+    return [] if norm is None else [replace(cost, name=f"embedding {cost.name}") for cost in work(norm, n)]
+
+
+def _readout(readout: Any, n: Sizes) -> list[Cost]:
+    if readout is None:
+        return []
+    if isinstance(readout, Narrowed):
+        own = linear("readout: narrow", n.b * n.t, n.d, readout.size, kept=n.b * n.t * n.d)
+        return [own, *_readout(readout.readout, replace(n, d=readout.size))]
+    costs = [replace(c, name=f"readout {c.name}") for operator in readout.before for c in work(operator, n)]
+    if readout.out is not None:
+        rows = n.b if readout.pool or readout.first else n.b * n.t
+        costs.append(linear("readout: head", rows, n.d, readout.out, kept=rows * n.d))
+    return costs
+
+
+def _fields(model: Transformer, chosen: Discretisation) -> list[Cost]:
+    """Reading weights where they are not stored: one contraction an axis, and as much for its gradient."""
+    grids: dict[str, Any] = chosen.grids(model.axes)
+    span, depth = (model.axes.z.start, model.axes.z.end), chosen.z
+    where = depths(model.block.kinds, span, depth.solver, Fixed(depth.steps))
+    read: list[Cost] = []
+    for index, (part, nodes) in enumerate(zip(model.block, where, strict=True)):
+        here = {**grids, "z": depth_grid(nodes)}
+        once = sum(_reading(field, here, model.axes) for field in part.modules())
+        read.append(Cost(f"{index} fields", once, once))
+    outside = [
+        module for side in (model.embed, model.readout, model.bank) if side is not None for module in side.modules()
+    ]
+    once = sum(_reading(field, grids, model.axes) for field in outside)
+    if getattr(model.readout, "tied", False):  # a tied head reads the table once more
+        once += _reading(model.embed.table, grids, model.axes)
+    return [cost for cost in [*read, Cost("embedding and readout fields", once, once)] if cost.forward]
+
+
+def _reading(field: Any, grids: dict[str, Any], axes: Axes) -> int:
+    """FLOPs of the contractions of an ``Expansion``, axis after axis; shared heads are read as stored."""
+    if not isinstance(field, Expansion):
+        return 0
+    shape, flops = [basis.size for basis in field.bases.values()], 0
+    for position, letter in enumerate(field.letters):
+        grid, basis, axis = grids.get(letter), field.bases[letter], field.axes[letter]
+        if grid is None or axis != axes[letter] or grid.key == basis.native_key(axis):
+            continue
+        rows = getattr(basis, "rows", None)
+        if rows is None or rows(axis, grid.nodes) is None:
+            flops += 2 * len(grid) * math.prod(shape)
+        shape[position] = len(grid)
+    return flops

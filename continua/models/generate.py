@@ -1,0 +1,238 @@
+"""Writing on: one token after the other, with the keys and values of the past kept.
+
+A cached token costs one row of every integral. That is exact where each token visits the same depths in the same order,
+so a view needs fixed steps; and where tokens are counted, so that the stamps of tokens to come are known.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from continua.axes import Discretisation, Grid, Points, counting
+from continua.errors import ConfigError, GridError, MaskError, ShapeError, SolveError
+from continua.fields.field import unchanged
+from continua.flow import Fixed, solve
+from continua.models.batch import Batch, place
+from continua.models.sampling import Greedy, Sampling
+from continua.operators import Attention, Cache, Context, Learned
+from continua.typing import Tensor
+
+
+def generate(
+    model: Any,
+    prompt: Batch | Tensor,
+    *,
+    tokens: int = 64,
+    sampling: Sampling = Greedy(),  # noqa: B008  (frozen)
+    stop: Sequence[int] = (),
+    observed: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    pad: int | None = None,
+) -> Tensor:
+    """Return the prompt [b, n] with up to ``tokens`` more tokens written behind it.
+
+    ``model`` is a model or a view of one; an encoder–decoder takes ``Batch(start tokens, source=…)``. ``observed``
+    marks the tokens of a padded prompt: positions count these alone. A sample that wrote one of ``stop`` is filled with
+    ``pad`` (by default the first stop token), and all ends when every sample has.
+
+    >>> from continua.models import zoo
+    >>> model = zoo.gpt2(vocab=64, d=16, heads=2, depth=2, context=8)
+    >>> generate(model, torch.zeros(1, 3, dtype=torch.long), tokens=5).shape
+    torch.Size([1, 8])
+    """
+    batch = _together(prompt, observed)
+    new = stream(model, batch, tokens=tokens, sampling=sampling, stop=stop, generator=generator, pad=pad)
+    return torch.cat([batch.values, *(token[:, None] for token in new)], 1)  # type: ignore[list-item]
+
+
+def stream(
+    model: Any,
+    prompt: Batch | Tensor,
+    *,
+    tokens: int = 64,
+    sampling: Sampling = Greedy(),  # noqa: B008  (frozen)
+    stop: Sequence[int] = (),
+    observed: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    pad: int | None = None,
+) -> Iterator[Tensor]:
+    """Yield each new token [b] as soon as it is made; the arguments are those of ``generate``."""
+    model, at = (model.model, model.discretisation) if hasattr(model, "discretisation") else (model, None)
+    batch = _together(prompt, observed)
+    decoder = getattr(model, "decoder", model)
+    _check_model(decoder, at)
+    if tokens < 1:
+        raise ConfigError("generation writes at least one token", got=tokens, remedy="Give tokens=n with n ≥ 1.")
+    batch, t = _placed(decoder, batch)
+    vocab = decoder.embed.vocab
+    _check_numbers(batch.values, vocab, "the vocabulary")  # type: ignore[arg-type]
+    ends = torch.tensor([*stop, *([] if pad is None else [pad])], dtype=torch.long)
+    _check_numbers(ends, vocab, "stop and pad are tokens: the vocabulary")
+    _check_room(decoder, int(t.observed.sum(-1).max()), tokens)
+    filler = pad if pad is not None else next(iter(stop), 0)
+    writer = _Writer(decoder, decoder.settle(at), t)
+    beside = model.beside if decoder is not model else None
+    return _tokens(writer, batch, sampling, tokens, _End(tuple(stop), filler), beside and (beside, at), generator)
+
+
+@dataclass(frozen=True)
+class _End:
+    """Tokens that end a sample, and what is written behind."""
+
+    stop: tuple[int, ...]
+    filler: int
+
+
+@torch.no_grad()
+def _tokens(
+    writer: "_Writer",
+    batch: Batch,
+    sampling: Sampling,
+    tokens: int,
+    end: _End,
+    beside: tuple[Any, Discretisation | None] | None,
+    generator: torch.Generator | None,
+) -> Iterator[Tensor]:
+    """Read the prompt, then write token by token."""
+    ids: Tensor = batch.values  # type: ignore[assignment]
+    if beside is not None:
+        writer.context = replace(beside[0](batch, beside[1]), cache=writer.cache)
+    seen = None
+    if sampling.repetition_penalty != 1.0:
+        present = writer.t.observed.expand(ids.shape)
+        counts = torch.zeros(len(ids), writer.vocab, dtype=torch.long, device=ids.device)
+        seen = counts.scatter_add_(1, ids, present.long()) > 0
+    stop = torch.tensor(end.stop, device=ids.device)
+    done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+    logits = writer.read(batch)
+    for i in range(tokens):
+        token = sampling.choose(logits, seen, generator)
+        if end.stop:
+            token = torch.where(done, end.filler, token)
+            done = done | torch.isin(token, stop)
+        yield token
+        if i + 1 == tokens or (end.stop and bool(done.all())):
+            return
+        if seen is not None:
+            seen = seen.scatter(1, token[:, None], True)
+        logits = writer.write(token)
+
+
+class _Writer:
+    """A model on one discretisation, and what it remembers of the tokens so far."""
+
+    def __init__(self, model: Any, at: Discretisation, t: Grid) -> None:
+        self.model, self.t, self.vocab = model, t, model.embed.vocab
+        self.grids, self.depth = at.grids(model.axes), at.z
+        self.span = (model.axes.z.start, model.axes.z.end)
+        self.cache = Cache()
+        self.context = Context(cache=self.cache)
+        self.lengths = t.observed.sum(-1).to(t.nodes)[:, None, None] if t.has_gaps else None
+
+    def read(self, batch: Batch) -> Tensor:
+        """Take the prompt in; return the logits [b, v] behind its last observed token."""
+        x = self._walk(batch, self.t)
+        if not self.t.has_gaps:
+            return self._answer(x[:, -1:])
+        last = len(self.t) - 1 - self.t.observed.flip(-1).long().argmax(-1)
+        return self._answer(x[torch.arange(len(x), device=x.device), last][:, None])
+
+    def write(self, token: Tensor) -> Tensor:
+        """Take one token [b] in; return the logits behind it."""
+        with unchanged():
+            return self._answer(self._walk(Batch(token[:, None]), self._next()))
+
+    def _next(self) -> Grid:
+        """Where the next token sits: behind all others, or behind the observed tokens of its own sample."""
+        if self.lengths is None:
+            return counting(1, self.t.nodes, start=len(self.cache))
+        nodes = self.lengths + (len(self.cache) - len(self.t))
+        return Grid(nodes, torch.ones_like(nodes[..., 0]), is_counting=True, is_uniform=True, is_unit=True)
+
+    def _walk(self, batch: Batch, t: Grid) -> Tensor:
+        grids = {**self.grids, "t": t}
+        x0 = self.model.embed(batch, grids)
+        field, args = self.model.bind(grids, self.depth, self.context)
+        path = solve(field, x0, self.span, args=args, solver=self.depth.solver, control=self.depth)
+        self.cache.append(t)
+        final: Tensor = path.final
+        return final
+
+    def _answer(self, x: Tensor) -> Tensor:
+        grids = {**self.grids, "t": counting(1, self.t.nodes)}
+        logits: Tensor = self.model.readout(x, grids, getattr(self.model.embed, "table", None))
+        return logits[:, -1]
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def _together(prompt: Batch | Tensor, observed: Tensor | None) -> Batch:
+    batch = Batch.of(prompt)
+    if observed is None:
+        return batch
+    if batch.observed is not None:
+        raise ConfigError("observed is given once", got="it twice", remedy="Leave it out beside Batch(observed=…).")
+    return replace(batch, observed=observed)
+
+
+def _placed(decoder: Any, batch: Batch) -> tuple[Batch, Grid]:
+    """The prompt on its grid: counted, or counted by what is observed."""
+    if batch.times is not None or batch.grid is not None:
+        remedy = "Leave times and grid out, and mark padding with observed; the stamps of tokens to come are unknown."
+        raise GridError("generation counts its tokens", got="a prompt with stamps", remedy=remedy)
+    if batch.pairs is not None or (batch.cross_pairs is not None and batch.cross_pairs.shape[-2] != 1):
+        remedy = "Use a mask of the model, or cross_pairs of shape [b, 1, s]."
+        raise MaskError("pairs say nothing of tokens to come", got="a prompt with pairs", remedy=remedy)
+    like = next(decoder.parameters())
+    if batch.observed is not None and bool((batch.observed != 0).all()):
+        batch = replace(batch, observed=None)
+    placed, t = place(batch, decoder.axes.t, None, like)
+    if placed.values.dim() != 2 or placed.values.is_floating_point():  # type: ignore[union-attr]
+        got = f"{placed.values.dtype} {list(placed.values.shape)}"  # type: ignore[union-attr]
+        raise ShapeError("a prompt holds whole numbers of shape [b, t]", got=got, remedy="Tokenise the text first.")
+    if t.has_gaps:
+        observed = t.observed.expand(placed.values.shape)  # type: ignore[union-attr]
+        nodes = (observed.cumsum(1) - 1).clamp_min(0).to(t.nodes)[..., None]
+        t = Grid(nodes, observed.to(nodes), is_counting=True, has_gaps=True)
+    return placed, t
+
+
+def _check_model(decoder: Any, at: Discretisation | None) -> None:
+    depth = None if at is None else at.z
+    if not (depth is None or isinstance(depth, int | Fixed)):
+        remedy = "Use a view with fixed steps: model.at(z=Fixed(6, RK4()))."
+        raise SolveError("generation keeps keys and values at fixed depths", got=type(depth).__name__, remedy=remedy)
+    if not isinstance(decoder.axes.t, Points) or decoder.settle(at).t is not None:
+        remedy = "Use t=Points() and no at(t=…); elsewhere the stamps of tokens to come are unknown."
+        raise GridError("generation counts its tokens", got=f"t on {decoder.axes.t}", remedy=remedy)
+    head = getattr(decoder.readout, "out", None)
+    vocab = getattr(decoder.embed, "vocab", None)
+    if vocab is None or head is None or any(getattr(decoder.readout, one, False) for one in ("pool", "first")):
+        got = f"{type(decoder.embed).__name__} and {type(decoder.readout).__name__}"
+        raise ConfigError("generation reads and writes tokens", got=got, remedy="Use Tokens(…) and Readout(out=vocab).")
+    if head > vocab:
+        raise ConfigError(f"the table has {vocab} tokens", got=f"a head of {head}", remedy="Give both one vocabulary.")
+    for part in decoder.block.modules():
+        if isinstance(part, Attention) and not part.cross and not (part.mask is not None and part.mask.is_causal):
+            remedy = "Build the model with mask=Causal()."
+            raise MaskError("generation needs a causal model", got=f"attention with mask {part.mask}", remedy=remedy)
+
+
+def _check_numbers(ids: Tensor, vocab: int, what: str) -> None:
+    if len(ids) and not bool(((ids >= 0) & (ids < vocab)).all()):
+        got, remedy = f"{ids.min().item()} to {ids.max().item()}", "Use the tokeniser of this model."
+        raise ShapeError(f"{what} has the numbers 0 to {vocab - 1}", got=got, remedy=remedy)
+
+
+def _check_room(decoder: Any, length: int, tokens: int) -> None:
+    """The last token that is written need not be read."""
+    position = getattr(decoder.embed, "position", None)
+    if not isinstance(position, Learned) or length + tokens - 1 <= position.count:
+        return
+    free = position.count + 1 - length
+    remedy = f"Ask for at most {free} tokens." if free > 0 else "Shorten the prompt."
+    got = f"a prompt of {length} and {tokens} more"
+    raise ShapeError(f"the position table has {position.count} rows", got=got, remedy=remedy)

