@@ -15,7 +15,7 @@ from continua.operators.kernel import Kernel, Softmax
 from continua.operators.mask import Mask
 from continua.operators.operator import Context, Grids, Operator, Recorded, at_depth, by_depth, read, remembered
 from continua.operators.position import Position
-from continua.operators.scores import Plan, check_rows, next_row, plan
+from continua.operators.scores import Plan, check_rows, next_row, once_for_all_depths, plan
 from continua.typing import Args, Tensor, VectorFunction
 
 
@@ -133,8 +133,8 @@ class Attention(Operator):
         if made.unsure and not (cache and pairs is None):  # a source is checked once, before the first token
             check_rows(made, t, source, scores)
         if cache is not None and len(t) == 1 and context.record is None and self.kernel.is_dot:
-            made, scores = next_row(made, scores, self.o_like, itself=not cross)
-        return made, scores
+            return next_row(made, scores, self.o_like, itself=not cross)
+        return made, once_for_all_depths(made, scores, self.o_like, len(t))
 
     def _tokens(self, grids: Grids, context: Context) -> tuple[Grid, Grid, Tensor | None]:
         if not self.cross:

@@ -14,7 +14,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from continua.axes import Grid
 from continua.axes.grid import absent
 from continua.errors import GridError, MaskError
-from continua.operators.attend import BLOCK, attend_blocked, attend_fused, normalised
+from continua.operators import attend as attending
+from continua.operators.attend import attend_blocked, attend_fused, normalised
 from continua.operators.kernel import Kernel
 from continua.operators.mask import Causal, Mask
 from continua.operators.position import Position
@@ -73,6 +74,9 @@ class Plan:
 
     def pair_bias(self, rows: slice, like: Tensor, args: Mapping[str, Any]) -> Tensor:
         """Everything that is added to the scores of some query rows: [*b, 1 or h, rows, s]."""
+        if args.get("bias") is not None:
+            whole: Tensor = args["bias"]
+            return whole[..., rows, :]
         t, s = _alike(args["t"][..., rows, :], args["s"])
         bias: Tensor = torch.zeros((), dtype=like.dtype, device=like.device)
         if self.weighted:
@@ -145,6 +149,15 @@ def plan(
     return made, args
 
 
+def once_for_all_depths(made: Plan, args: dict[str, Any], like: Tensor, queries: int) -> dict[str, Any]:
+    """Make the bias of all pairs now, where it is one block; only then it is less than every depth would make anew."""
+    if not made.paired or queries > attending.BLOCK:
+        return args
+    bias = made.pair_bias(slice(0, queries), like, args)
+    used = dict.fromkeys(("t", "s", "pairs", "log_weights", "log_left", "position"))
+    return {**args, **used, "bias": bias}
+
+
 def next_row(made: Plan, args: dict[str, Any], like: Tensor, itself: bool) -> tuple[Plan, dict[str, Any]]:
     """The same plan for one new query behind all its sources (generation): its bias is made once for all depths."""
     if not made.kernel.is_dot:
@@ -213,8 +226,8 @@ def check_rows(made: Plan, t: Grid, s: Grid, args: Mapping[str, Any]) -> None:
             f"pairs needs shape [..., {expected[0]}, {expected[1]}]", got=list(pairs.shape), remedy="One entry a pair."
         )
     floor = absent(s.weights.dtype) / 2
-    for start in range(0, len(t), BLOCK):
-        rows = slice(start, min(start + BLOCK, len(t)))
+    for start in range(0, len(t), attending.BLOCK):
+        rows = slice(start, min(start + attending.BLOCK, len(t)))
         seen = (made.pair_bias(rows, s.weights, args) > floor).any(-1)
         blind = ~seen & t.observed[..., None, rows]
         if bool(blind.any()):
