@@ -34,8 +34,10 @@ lint: $(DEV) ## ruff, mypy and a strict build of the docs
 spec: $(DEV) ## list the specification items and how many tests carry each
 	@$(BIN)/python tools/spec.py
 
-bench: $(DEV) ## measure the special case against plain torch and Hugging Face
+bench: $(DEV) ## measure against plain torch and Hugging Face, and time over sequence length (ten minutes)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/special_case.py $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/family.py
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/complexity.py
 
 docs: $(DEV) ## build the documentation into site/
 	@$(BIN)/mkdocs build --strict -q -d site

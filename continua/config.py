@@ -83,12 +83,18 @@ def from_plain(plain: Any) -> Any:
     return build(plain["kind"], values)
 
 
+@functools.cache
+def _signature(cls: type) -> inspect.Signature:
+    """Reading a signature takes longer than making most of the objects."""
+    return inspect.signature(cls)
+
+
 def build(name: str, values: Mapping[str, Any]) -> Any:
     """Call the registered class ``name``; unknown names and keys are answered with the nearest known one."""
     cls = _classes.get(name)
     if cls is None:
         raise ConfigError("unknown kind in the configuration", got=repr(name), remedy=nearest(name, list(_classes)))
-    parameters = _settings(inspect.signature(cls))
+    parameters = _settings(_signature(cls))
     for key in values:
         if key not in parameters:
             raise ConfigError(f"{name} has no setting of that name", got=repr(key), remedy=nearest(key, [*parameters]))

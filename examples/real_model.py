@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import continua as ct
+from continua import lab
 from continua.fields import counted
 from continua.models import Readout
 
@@ -46,6 +47,14 @@ def tokenised(folder: Path, texts: list[str]) -> ct.Batch:
     read = tokenizer.encode_batch(texts)
     there = torch.tensor([one.attention_mask for one in read]).bool()
     return ct.Batch(torch.tensor([one.ids for one in read]), observed=there)
+
+
+def sentence(folder: Path, text: str) -> tuple[Tensor, list[str]]:
+    """One text as token numbers, and the tokens' names."""
+    read = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    read.no_padding()
+    one = read.encode(text)
+    return torch.tensor([one.ids]), one.tokens
 
 
 def embedded(model: ct.Transformer, batch: ct.Batch) -> Tensor:
@@ -85,7 +94,18 @@ def main(folder: Path, out: Path) -> None:
     assert alike[0, 1] > alike[0, 2], "cats are beside cats"
     assert alike[2, 3] > alike[1, 3], "markets are beside markets"
 
-    # 2. attention pictures: here (``continua inspect FOLDER --attention "some text"`` draws them on the command line)
+    # 2. what the heads do with a sentence (``continua inspect FOLDER --attention "some text"`` does the same)
+    ids, names = sentence(folder, SENTENCES[1])
+    maps = lab.attention_maps(model, ids)
+    heads = lab.head_table(maps)
+    previous = max(heads, key=lambda head: head.scores["previous"])
+    print(f"\n{len(heads)} heads; layer {previous.z:g}, head {previous.head} looks at the previous token most")
+    assert previous.scores["previous"] > 0.9, "some head of BERT does little else"
+    for picture in (
+        lab.plot_attention(maps, out / "attention.png", names),
+        lab.plot_rollout(lab.rollout(maps), out / "rollout.png", names),
+    ):
+        print(f"picture: {picture}")
 
     # 3. the same weights on another discretisation: half the heads, then half-length steps in depth
     for name, view in (("h=6", model.at(h=6)), ("z=12", model.at(z=12))):

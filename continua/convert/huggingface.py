@@ -29,8 +29,8 @@ def from_hf(path: str | Path, dtype: torch.dtype | None = None) -> Any:
     """
     stored, model, names = _read(Path(path))
     state = names.load(stored, model.state_dict())
-    model = model.to(dtype or next(iter(state.values())).dtype)
-    model.load_state_dict(state)
+    wanted = dtype or next(iter(state.values())).dtype
+    model.load_state_dict({name: tensor.to(wanted) for name, tensor in state.items()}, assign=True)
     return model
 
 
@@ -59,7 +59,8 @@ def _recognise(model: Any) -> tuple[Architecture, dict[str, Any]]:
         try:
             config = architecture.describe(model)
             stored = set(architecture.names(model).store(model.state_dict()))
-            built = architecture.build(Settings(config), stored)
+            with torch.device("meta"):
+                built = architecture.build(Settings(config), stored)
         except (AttributeError, TypeError, KeyError, IndexError, ContinuaError):
             continue  # it has another shape
         if to_plain(built) == wanted:
@@ -81,5 +82,6 @@ def _read(path: Path) -> tuple[dict[str, Any], Any, NameMap]:
         remedy = hint if hint == known else f"{hint} {known}"
         raise CheckpointError("this architecture is not known", got=kind, remedy=remedy)
     stored = read_tensors(path)
-    model = ARCHITECTURES[kind].build(config, set(stored))
+    with torch.device("meta"):  # numbers come from the file: none are drawn before
+        model = ARCHITECTURES[kind].build(config, set(stored))
     return stored, model, ARCHITECTURES[kind].names(model)

@@ -64,7 +64,8 @@ class Expansion(nn.Module):
         self._matrices: dict[tuple[object, ...], Tensor | None] = {}
         self._kept: tuple[object, Tensor, Tensor] | None = None  # grids, coefficients, values
         self.coefficients = nn.Parameter(torch.empty([basis.size for basis in self.bases.values()]))
-        self.reset(std, mean)
+        if not self.coefficients.is_meta:  # a model whose numbers come from a file draws none
+            self.reset(std, mean)
 
     @torch.no_grad()
     def reset(self, std: float, mean: float, generator: torch.Generator | None = None) -> None:
