@@ -34,10 +34,11 @@ lint: $(DEV) ## ruff, mypy and a strict build of the docs
 spec: $(DEV) ## list the specification items and how many tests carry each
 	@$(BIN)/python tools/spec.py
 
-bench: $(DEV) ## measure against plain torch and Hugging Face, and time over sequence length (ten minutes)
+bench: $(DEV) ## measure against plain torch and Hugging Face, and bytes and time over sequence length (fifteen minutes)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/special_case.py $(ARGS)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/family.py
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/complexity.py
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/memory.py
 
 docs: $(DEV) ## build the documentation into site/
 	@$(BIN)/mkdocs build --strict -q -d site

@@ -134,7 +134,10 @@ class RelativeBias(Position):
         self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"], args: Any
     ) -> Float[Tensor, "*bh t s"] | None:
         """Look the pairs up."""
-        return args["table"][self.bucket(s.mT - t)].movedim(-1, -3)
+        bucket = self.bucket(s.mT - t)
+        # head first in memory: the bias is read once for every layer, the table only here
+        found = args["table"].mT.index_select(1, bucket.flatten()).unflatten(1, bucket.shape)
+        return found if bucket.dim() == 2 else found.movedim(0, -3)
 
 
 class Encoding(nn.Module):
