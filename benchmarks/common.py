@@ -154,7 +154,7 @@ def peak_bytes(work: Callable[[], object]) -> int:
     """
     work()  # buffers that are made once are not part of a step
     gc.collect()
-    with _silent(), torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
+    with silent(), torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
         work()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
@@ -166,7 +166,7 @@ def peak_bytes(work: Callable[[], object]) -> int:
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
+def silent() -> Iterator[None]:
     """The profiler writes to the file descriptor of stderr itself, where no logging level reaches it."""
     kept = os.dup(2)
     try:

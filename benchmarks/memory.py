@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
-from common import Row, environment, write
+from common import Row, environment, silent, write
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -30,7 +30,8 @@ def main() -> int:
     jobs = [(name, case, train) for name, case in {**FUSED, **BLOCKED}.items() for train in (False, True)]
     for name, case, train in track(jobs, "measuring", console=console, transient=True):
         label = f"{name}, {'training' if train else 'inference'}"
-        peaks[label] = bytes_over(LARGE, *case, train=train)
+        with silent():
+            peaks[label] = bytes_over(LARGE, *case, train=train)
         found = -slope(LARGE, peaks[label])
         rows.append(Row(label, found, target=f"≤ {LINEAR}", held=found <= LINEAR))
     table = Table("attention", "slope of peak bytes over n", "target", "")
