@@ -4,7 +4,6 @@ One autonomous field followed in unit steps. No float32 island is lifted: norms 
 """
 
 import os
-from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -34,17 +33,7 @@ LEFT = RIGHT.flip(1)
 CLASSES = pytest.mark.parametrize("cls", ["AlbertModel", "AlbertForMaskedLM"])
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """No progress bars, no advice; seeded weights."""
-    torch.manual_seed(0)
-    logging = transformers.utils.logging
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    yield
-    logging.set_verbosity(before)
-    logging.enable_progress_bar()
+pytestmark = pytest.mark.usefixtures("quiet_hugging_face")
 
 
 def albert(cls: str, dtype: torch.dtype = torch.float64, **options: Any) -> Any:

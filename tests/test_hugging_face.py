@@ -6,7 +6,6 @@ compute their norms and softmax in the dtype of the model.
 """
 
 import os
-from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -35,17 +34,7 @@ IN_BOTH = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=[
 EACH_ATTENTION = pytest.mark.parametrize("attention", ["sdpa", "eager"])
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """No progress bars, no advice; seeded weights."""
-    torch.manual_seed(0)
-    logging = transformers.utils.logging
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    yield
-    logging.set_verbosity(before)
-    logging.enable_progress_bar()
+pytestmark = pytest.mark.usefixtures("quiet_hugging_face")
 
 
 def gpt2(cls: str = "GPT2LMHeadModel", dtype: torch.dtype = torch.float64, **options: Any) -> Any:

@@ -15,7 +15,7 @@ from continua.errors import CheckpointError
 from tests.exact import gap, gradients, stirred
 from tests.islands import ISLANDS, Float32Shapes, lifted
 from tests.refusals import refused
-from tests.test_hugging_face import (  # noqa: F401  (_quiet is used by being here)
+from tests.test_hugging_face import (
     EACH_ATTENTION,
     EVERY,
     IDS,
@@ -24,13 +24,14 @@ from tests.test_hugging_face import (  # noqa: F401  (_quiet is used by being he
     VOCAB,
     B,
     N,
-    _quiet,
     agree,
     of_ours,
     on_disk,
 )
 
 transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.usefixtures("quiet_hugging_face")
 
 UNTOUCHED = {torch.float64: 1e-6, torch.float32: 1e-5}  # the islands are right to seven digits
 IN_BOTH = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])

@@ -3,7 +3,6 @@
 import os
 import re
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,7 @@ tokenizers = pytest.importorskip("tokenizers")
 EACH_ATTENTION = pytest.mark.parametrize("attention", ["sdpa", "eager"])
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """No progress bars, no advice."""
-    logging = transformers.utils.logging
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    yield
-    logging.set_verbosity(before)
-    logging.enable_progress_bar()
+pytestmark = pytest.mark.usefixtures("quiet_hugging_face")
 
 
 # --- MiniLM: sentence embeddings -------------------------------------------------------------------------------------

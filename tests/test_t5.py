@@ -24,10 +24,9 @@ from continua.models.build import discrete_axes
 from tests.exact import gap, gradients, numbers, stirred
 from tests.islands import Float32Shapes, lifted
 from tests.refusals import refused
-from tests.test_hugging_face import (  # noqa: F401  (_quiet is used by being here)
+from tests.test_hugging_face import (
     EACH_ATTENTION,
     VOCAB,
-    _quiet,
     agree,
     on_disk,
 )
@@ -42,6 +41,9 @@ IN_BOTH = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=[
 GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 STYLES: dict[str, dict[str, Any]] = {"v1.0": {}, "v1.1": GATED, "v1.1, tied": GATED}
 EACH = pytest.mark.parametrize("style", STYLES)
+
+
+pytestmark = pytest.mark.usefixtures("quiet_hugging_face")
 
 
 def right(n: int) -> Tensor:
