@@ -15,12 +15,15 @@ _ROOMS = {
         "Product ProductRule Samples Times Trapezoid at"
     ),
     "fields": "BSpline ByBasis ByNetwork Cosine Cubic Fourier Generated Hold Legendre Linear Nodal Trigonometric",
-    "flow": "RK4 Checkpoint Direct Euler Fixed Flow LieTrotter Projection SaveAt Strang solve",
+    "flow": (
+        "RK4 Adaptive Checkpoint Direct Dopri5 Euler Fixed Flow Lean LieTrotter Projection Recompute Reversible "
+        "ReversibleSolver SaveAt Strang Tsit5 solve"
+    ),
     "operators": (
-        "ALiBi Additive Attention Causal Constraint GELU LayerNorm Learned Neighbours Pointwise RMSNorm ReLU "
+        "ALiBi Attention Causal Constraint GELU LayerNorm Learned Pointwise RMSNorm ReLU "
         "RelativeBias Rotary SiLU Sinusoidal Softmax SphereProjection Strided Window"
     ),
-    "models": "Bank Batch EncoderDecoder Greedy Sample Transformer generate load stream zoo",
+    "models": "Batch EncoderDecoder Greedy Sample Transformer generate load stream zoo",
     "lab": "",
     "convert": "from_hf from_torch to_hf",
 }

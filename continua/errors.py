@@ -37,6 +37,16 @@ class SolveError(ContinuaError):
     """A depth solve that cannot be set up or did not succeed."""
 
 
+class SolveFailed(SolveError):
+    """A depth solve that started and did not reach the end; ``z`` and ``sample`` say where (None: unknown)."""
+
+    def __init__(
+        self, what: str, *, got: object = None, remedy: str = "", z: float | None = None, sample: int | None = None
+    ) -> None:
+        super().__init__(what, got=got, remedy=remedy)
+        self.z, self.sample = z, sample
+
+
 def nearest(word: str, known: list[str]) -> str:
     """Return the remedy sentence that names the closest known word.
 

@@ -97,8 +97,29 @@ def field(name: str) -> Any:
 
 # --- flow ------------------------------------------------------------------------------------------------------------
 
-SOLVERS = [fl.Euler(), fl.ExplicitMidpoint(), fl.Heun(), fl.RK4()]
+SOLVERS = [fl.Euler(), fl.ExplicitMidpoint(), fl.Heun(), fl.Bosh3(), fl.Dopri5(), fl.Tsit5(), fl.RK4()]
 SPLITTINGS = [fl.LieTrotter(), fl.LieTrotter(fl.RK4()), fl.Strang(), fl.Strang(fl.RK4())]
+
+REVERSIBLE = [
+    fl.ReversibleHeun(),
+    fl.ReversibleSolver(),
+    fl.ReversibleSolver(fl.Dopri5()),
+    fl.ReversibleSolver(fl.Strang()),
+]
+ON_SPHERES = [fl.OnSphere(), fl.OnSphere(fl.Tsit5()), fl.OnSphere(fl.Strang(fl.RK4()))]
+ALL_SOLVERS = [*SOLVERS, *SPLITTINGS, *REVERSIBLE, *ON_SPHERES]
+ADAPTIVE = [fl.Adaptive(), fl.Adaptive(rtol=1e-6, atol=1e-8, per_sample=True)]
+EXACT_ADJOINTS = [
+    fl.Recompute(),
+    fl.Lean(),
+    fl.Checkpoint(1),
+    fl.Checkpoint(3),
+    fl.Checkpoint(0.4),
+    fl.Checkpoint(8, recursive=True),
+    fl.Mixed(3),
+    fl.Reversible(),
+]
+INEXACT_ADJOINTS = [fl.Backsolve()]
 
 # --- operators -------------------------------------------------------------------------------------------------------
 

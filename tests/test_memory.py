@@ -181,7 +181,7 @@ def test_checkpoints_give_the_gradients_of_direct(name, every) -> None:
     towards = numbers(*wanted.shape, seed=9)
     model.adjoint = Checkpoint(every)
     got = model(batch, at=finer)
-    assert torch.equal(got, wanted)
+    assert gap(got, wanted) <= EXACT  # weights over depth are made block by block: another order of rounding
     pair = (gradients((answer * towards).sum(), leaves) for answer in (got, wanted))
     assert worst(*pair) <= EXACT
 

@@ -78,10 +78,10 @@ def precisely(read: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Read a field in the precision of its parameters also under autocast: weights are made before they are used."""
 
     @functools.wraps(read)
-    def reading(field: nn.Module, **grids: Any) -> Tensor:
+    def reading(field: nn.Module, *given: Any, **grids: Any) -> Tensor:
         if not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
-            return read(field, **grids)
+            return read(field, *given, **grids)
         with torch.autocast(next(field.parameters()).device.type, enabled=False):
-            return read(field, **grids)
+            return read(field, *given, **grids)
 
     return reading

@@ -7,6 +7,7 @@ from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from continua.axes import Axis, Grid
 from continua.config import register
@@ -91,8 +92,11 @@ class Expansion(nn.Module):
 
     @precisely
     def on(self, **grids: Grid) -> Tensor:
-        """Contract every axis with its basis; axes on their native grid are left alone."""
-        keys = tuple(grids[letter].key for letter in self.letters)
+        """Contract every axis with its basis; axes on their native grid are left alone.
+
+        An axis without a grid keeps its coefficients: ``later`` reads them, where depths are not known yet.
+        """
+        keys = tuple(grids[letter].key if letter in grids else b"coefficients" for letter in self.letters)
         if torch.is_grad_enabled() or self.networks or None in keys:
             return self._read(grids)
         # Without gradients the values are kept until a coefficient changes. Compared by value: fused optimisers and
@@ -108,18 +112,32 @@ class Expansion(nn.Module):
     def _read(self, grids: Mapping[Letter, Grid]) -> Tensor:
         values: Tensor = self.coefficients
         for position, letter in enumerate(self.letters):
-            values = self._contract(values, position, letter, grids[letter])
+            if letter in grids:
+                values = self._contract(values, position, letter, grids[letter])
         return values
+
+    @precisely
+    def later(self, values: Tensor, letter: Letter, grid: Grid, leaves: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Read ``on`` without this letter now on its grid; ``leaves`` stand in for the parameters of its network."""
+        if not leaves:
+            return self._contract(values, self.letters.index(letter), letter, grid)
+        axis, network = self.axes[letter], cast(nn.Module, self.bases[letter])
+        matrix = functional_call(network, dict(leaves), (axis, grid.nodes.to(values.device))).to(values)
+        return _along(values, self.letters.index(letter), matrix)
+
+    def is_stored_on(self, letter: Letter, grid: Grid) -> bool:
+        """Whether reading this axis on ``grid`` returns the stored numbers."""
+        return grid.key is not None and grid.key == self.bases[letter].native_key(self.axes[letter])
 
     def _contract(self, values: Tensor, position: int, letter: Letter, grid: Grid) -> Tensor:
         axis, basis = self.axes[letter], self.bases[letter]
-        if grid.key is not None and grid.key == basis.native_key(axis):
+        if self.is_stored_on(letter, grid):
             return values
         if isinstance(basis, Nodal) and grid.key is not None:
             rows = self._cached("rows", letter, grid, lambda: basis.rows(axis, grid.nodes), values.device)
             if rows is not None:
                 return values.index_select(position, rows)
-        return torch.moveaxis(torch.tensordot(self.matrix(letter, grid), values, ([-1], [position])), 0, position)
+        return _along(values, position, self.matrix(letter, grid))
 
     def matrix(self, letter: Letter, grid: Grid) -> Tensor:
         """Return the basis matrix of one axis on ``grid``, remembered where it depends on the grid alone."""
@@ -150,10 +168,10 @@ class Expansion(nn.Module):
         coefficients = values.to(self.coefficients)
         for position, letter in enumerate(self.letters):
             grid = grids[letter]
-            if grid.key is not None and grid.key == self.bases[letter].native_key(self.axes[letter]):
+            if self.is_stored_on(letter, grid):
                 continue
             inverse = torch.linalg.pinv(self.matrix(letter, grid))
-            coefficients = torch.moveaxis(torch.tensordot(inverse, coefficients, ([-1], [position])), 0, position)
+            coefficients = _along(coefficients, position, inverse)
         self.coefficients.copy_(coefficients)
         return self
 
@@ -161,6 +179,11 @@ class Expansion(nn.Module):
         """Show the function this is."""
         kinds = ", ".join(f"{k}: {b if not isinstance(b, nn.Module) else 'Generated'}" for k, b in self.bases.items())
         return f"{kinds}"
+
+
+def _along(values: Tensor, position: int, matrix: Tensor) -> Tensor:
+    """Multiply one dimension by a matrix: one product for all the others."""
+    return torch.moveaxis(torch.tensordot(matrix, values, ([-1], [position])), 0, position)
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

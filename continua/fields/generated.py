@@ -38,3 +38,7 @@ class Generated(nn.Module):
         features = torch.cat([u, u * u, (torch.pi * u).cos(), (torch.pi * u).sin()], -1).to(self.inner)
         hidden = torch.tanh(features @ self.inner.T + self.shift)
         return hidden @ self.outer.T + self.rest
+
+    def forward(self, axis: Axis, nodes: Float[Tensor, "*b n 1"]) -> Float[Tensor, "*b n size"]:
+        """The matrix, so that ``torch.func.functional_call`` can make it from other parameters."""
+        return self.matrix(axis, nodes)

@@ -50,6 +50,10 @@ class Neural(nn.Module):
             total = total + line.reshape(-1, *[1] * (len(self.letters) - 1 - position), line.shape[-1])
         return torch.tanh(total)
 
+    def forward(self, **grids: Grid) -> Tensor:
+        """``on``, so that ``torch.func.functional_call`` can read the field with other parameters."""
+        return self.on(**grids)
+
     @precisely
     def on(self, **grids: Grid) -> Tensor:
         """Evaluate the network at every point of the product grid."""
@@ -83,6 +87,10 @@ class Separable(nn.Module):
         scale = (std * math.sqrt(1 / rank)) ** (1 / len(self.letters))
         self.factors = nn.ModuleDict({k: _Factor(axes[k], rank, hidden, scale) for k in self.letters})
         self.rest = nn.Parameter(torch.full((), mean))
+
+    def forward(self, **grids: Grid) -> Tensor:
+        """``on``, so that ``torch.func.functional_call`` can read the field with other parameters."""
+        return self.on(**grids)
 
     @precisely
     def on(self, **grids: Grid) -> Tensor:

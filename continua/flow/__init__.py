@@ -1,32 +1,51 @@
 """Flow: an ODE library that knows nothing of attention."""
 
-from continua.flow.adjoint import Adjoint, Checkpoint, Direct, Problem
-from continua.flow.control import Control, Fixed
-from continua.flow.runge_kutta import RK4, Euler, ExplicitMidpoint, Heun, Solver
+from continua.flow.adaptive import Adaptive
+from continua.flow.adjoint import Adjoint, Direct
+from continua.flow.backsolve import Backsolve
+from continua.flow.control import Control, Fixed, Problem
+from continua.flow.recompute import Checkpoint, Lean, Mixed, Recompute
+from continua.flow.reverse import Reversible
+from continua.flow.reversible import ReversibleHeun, ReversibleSolver
+from continua.flow.runge_kutta import RK4, Bosh3, Dopri5, Euler, ExplicitMidpoint, Heun, Solver, Tsit5
 from continua.flow.solve import depths, solve
+from continua.flow.sphere import OnSphere
 from continua.flow.splitting import LieTrotter, Strang
 from continua.flow.trajectory import SaveAt, Trajectory
-from continua.flow.vectorfield import Flow, Projection, Sum, VectorField
+from continua.flow.vectorfield import Bound, Flow, Projection, Sum, VectorField
 
 __all__ = [
     "RK4",
+    "Adaptive",
     "Adjoint",
+    "Backsolve",
+    "Bosh3",
+    "Bound",
     "Checkpoint",
     "Control",
     "Direct",
+    "Dopri5",
     "Euler",
     "ExplicitMidpoint",
     "Fixed",
     "Flow",
     "Heun",
+    "Lean",
     "LieTrotter",
+    "Mixed",
+    "OnSphere",
     "Problem",
     "Projection",
+    "Recompute",
+    "Reversible",
+    "ReversibleHeun",
+    "ReversibleSolver",
     "SaveAt",
     "Solver",
     "Strang",
     "Sum",
     "Trajectory",
+    "Tsit5",
     "VectorField",
     "depths",
     "solve",

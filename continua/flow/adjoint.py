@@ -1,89 +1,101 @@
-"""How gradients of a solve are computed: plain back-propagation, or with states kept now and then."""
+"""How gradients of a solve are computed."""
 
-import itertools
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from torch.utils.checkpoint import checkpoint
+import torch
 
 from continua.config import register
 from continua.errors import SolveError
-from continua.flow.control import Control, Fixed
-from continua.flow.runge_kutta import Solver
-from continua.flow.trajectory import SaveAt, Trajectory
-from continua.flow.vectorfield import VectorField
-from continua.typing import Args
+from continua.flow.walk import Route
+from continua.tree import mapped, tensors
+from continua.typing import Args, Tensor
 
-
-@dataclass(frozen=True)
-class Problem:
-    """Everything a solve needs. Every differentiated tensor is ``x0`` or a leaf of ``args``."""
-
-    field: VectorField
-    x0: Any
-    span: tuple[float, float]
-    args: Args
-    solver: Solver
-    control: Control
-    save: SaveAt
+ONCE = "these gradients can be taken once"
+ONCE_REMEDY = "Use Direct() where gradients of gradients are needed."
 
 
 @runtime_checkable
 class Adjoint(Protocol):
-    """Runs a problem so that gradients reach x0 and every leaf of args."""
+    """Walks a route so that gradients reach x0 and every leaf of args."""
 
-    def run(self, problem: Problem) -> Trajectory:
-        """Solve, and arrange for the backward pass."""
+    @property
+    def reads_late(self) -> bool:
+        """Whether weights over depth should be read block by block during the walk, to save memory."""
         ...
+
+    def run(self, route: Route, x0: Any, args: Args) -> list[Any]:
+        """Return the kept states, the final one last, and arrange for the backward pass."""
+        ...
+
+
+def walk_plainly(route: Route, x0: Any, args: Args) -> list[Any]:
+    """Walk block by block; what autograd records is up to its mode."""
+    x, kept = x0, []
+    for part in route.blocks():
+        x, more = route.walk(x, route.read(args, part), part)
+        kept += more
+    return kept
 
 
 @register
 @dataclass(frozen=True)
 class Direct:
-    """Let autograd record every operation: exact gradients, memory proportional to the number of evaluations."""
+    """Let autograd record every operation: exact gradients of any order, memory proportional to the evaluations.
 
-    def run(self, problem: Problem) -> Trajectory:
-        """Walk the steps under autograd."""
-
-        def step(z: float, dz: float, x: Any) -> Any:
-            return problem.solver.step(problem.field, z, dz, x, problem.args)
-
-        return problem.control.integrate(step, problem.x0, problem.span, problem.save)
-
-
-@register
-@dataclass(frozen=True)
-class Checkpoint:
-    """Keep the state after every ``every``-th step and walk the steps between again on the way back.
-
-    The gradients are those of ``Direct``. Memory is that of L/every states and of ``every`` steps, so O(√L) with
-    every = √L, for one more forward pass (Griewank 1992; Chen et al. 2016). States that ``SaveAt`` keeps cut too.
+    ``clip`` bounds the norm of the adjoint state between steps. It changes the gradient: prefer clipping the final one.
     """
 
-    every: int
+    clip: float | None = None
+    reads_late = False
 
-    def __post_init__(self) -> None:
-        if self.every < 1:
-            raise SolveError("Checkpoint(every=n) counts steps", got=self.every, remedy="Use n ≥ 1, best about √L.")
-
-    def run(self, problem: Problem) -> Trajectory:
-        """Walk segment by segment."""
-        if not isinstance(problem.control, Fixed):
-            got, remedy = type(problem.control).__name__, "Use Fixed(n), or Direct() gradients."
-            raise SolveError("checkpoints need to know the steps in advance", got=got, remedy=remedy)
-        steps, save = list(problem.control.walk(problem.span)), problem.save.every
-        cuts = {*range(0, len(steps), self.every), *(range(0, len(steps), save) if save else ()), len(steps)}
-        x, kept = problem.x0, [(problem.span[0], problem.x0)] if save else []
-        for start, end in itertools.pairwise(sorted(cuts)):
-            x = checkpoint(_walk, problem, steps[start:end], x, use_reentrant=False)
-            if save and end % save == 0:
-                kept.append((sum(steps[end - 1]), x))
-        if not save or len(steps) % save:
-            kept.append((sum(steps[-1]), x))
-        return Trajectory(tuple(z for z, _ in kept), tuple(x for _, x in kept), stats={"steps": len(steps)})
+    def run(self, route: Route, x0: Any, args: Args) -> list[Any]:
+        """Walk under autograd, with the weights of all depths read at once."""
+        everything = range(len(route.steps))
+        return clipped(route, self.clip).walk(x0, route.read(args, everything), everything)[1]
 
 
-def _walk(problem: Problem, steps: list[tuple[float, float]], x: Any) -> Any:
-    for z, dz in steps:
-        x = problem.solver.step(problem.field, z, dz, x, problem.args)
-    return x
+# --- clipping --------------------------------------------------------------------------------------------------------
+
+
+class _Clip(torch.autograd.Function):
+    """The identity, whose gradient is scaled down to a bounded norm."""
+
+    @staticmethod
+    def forward(ctx: Any, limit: float, *x: Tensor) -> Any:
+        ctx.limit = limit
+        return tuple(t.view_as(t) for t in x)
+
+    @staticmethod
+    def backward(ctx: Any, *g: Tensor) -> Any:
+        norm = torch.stack([t.float().square().sum() for t in g]).sum().sqrt()
+        scale = (ctx.limit / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp_max(1.0)
+        return (None, *(t * scale.to(t.dtype) for t in g))
+
+
+@dataclass(frozen=True)
+class _Clipping:
+    """A solver whose steps bound the adjoint state on the way back."""
+
+    solver: Any
+    limit: float
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "solver"), name)
+
+    def step(self, field: Any, z: float, dz: float, x: Any, args: Args) -> Any:
+        """The solver's own step, then the identity with a clipped gradient."""
+        after = self.solver.step(field, z, dz, x, args)
+        if not torch.is_grad_enabled() or not tensors(after):
+            return after
+        clips = iter(_Clip.apply(self.limit, *tensors(after)))
+        return mapped(after, lambda _: next(clips))
+
+
+def clipped(route: Route, limit: float | None) -> Route:
+    """The same route with bounded adjoint states."""
+    if limit is None:
+        return route
+    if not limit > 0:
+        raise SolveError("clip bounds a norm", got=limit, remedy="Use clip > 0, or None for no clipping.")
+    return Route(route.field, _Clipping(route.solver, limit), route.steps, route.moments, route.notes)

@@ -1,23 +1,55 @@
-"""Step-size control: which steps are taken. ``Fixed`` decides before the solve; adaptive control joins it later."""
+"""Step-size control: which steps are taken. ``Fixed`` decides before the solve, ``Adaptive`` by looking for them."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from continua.config import register
-from continua.errors import SolveError
+from continua.errors import SolveError, SolveFailed
 from continua.flow.runge_kutta import Solver
-from continua.flow.trajectory import SaveAt, Trajectory
+from continua.flow.trajectory import Piece, SaveAt, Steps
+from continua.flow.vectorfield import VectorField
+from continua.typing import Args, Tensor
 
-Step = Callable[[float, float, Any], Any]  # (z, dz, x) → x(z + dz)
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything a solve needs. Every differentiated tensor is ``x0`` or a leaf of ``args``.
+
+    ``observed`` marks what counts in error norms (absent tokens do not); ``check`` looks for NaN and infinity.
+    """
+
+    field: VectorField
+    x0: Any
+    span: tuple[float, float]
+    args: Args
+    solver: Solver
+    save: SaveAt
+    observed: Tensor | None = None
+    check: bool = True
+
+
+@dataclass(frozen=True)
+class Found:
+    """The steps that were found.
+
+    Where the path itself was walked to find them, ``kept`` holds the states to return and ``final`` the last one.
+    """
+
+    steps: Steps
+    stats: Mapping[str, Any] = field(default_factory=dict)
+    failure: SolveFailed | None = None
+    kept: tuple[Any, ...] | None = None
+    final: Any = None
+    pieces: tuple[Piece, ...] = ()
 
 
 @runtime_checkable
 class Control(Protocol):
-    """Chooses the steps and walks them."""
+    """Chooses the steps."""
 
-    def integrate(self, step: Step, x0: Any, span: tuple[float, float], save: SaveAt) -> Trajectory:
-        """Walk from span[0] to span[1] and keep what ``save`` asks for."""
+    def find(self, problem: Problem) -> Found:
+        """Return steps that lead from span[0] to span[1], or as far as they got."""
         ...
 
 
@@ -45,18 +77,9 @@ class Fixed:
             after = end if i + 1 == self.steps else start + (end - start) * (i + 1) / self.steps
             yield z, after - z
 
-    def integrate(self, step: Step, x0: Any, span: tuple[float, float], save: SaveAt) -> Trajectory:
-        """Take every step; keep each ``save.every``-th state."""
-        x, kept = x0, [(span[0], x0)] if save.every else []
-        z_last = span[0]
-        for i, (z, dz) in enumerate(self.walk(span)):
-            x = step(z, dz, x)
-            z_last = z + dz
-            if save.every and (i + 1) % save.every == 0:
-                kept.append((z_last, x))
-        if not kept or kept[-1][0] != z_last:
-            kept.append((z_last, x))
-        return Trajectory(tuple(z for z, _ in kept), tuple(x for _, x in kept), stats={"steps": self.steps})
+    def find(self, problem: Problem) -> Found:
+        """All steps, at once."""
+        return Found(tuple(self.walk(problem.span)), {"steps": self.steps})
 
     def __str__(self) -> str:
         return f"{self.steps} steps" + (f" of {self.solver}" if self.solver is not None else "")

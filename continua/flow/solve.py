@@ -1,16 +1,40 @@
 """The one entry of the depth engine."""
 
-import functools
 import math
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypedDict, Unpack
 
-from continua.errors import SolveError
-from continua.flow.adjoint import Adjoint, Direct, Problem
-from continua.flow.control import Control
-from continua.flow.runge_kutta import Solver
-from continua.flow.trajectory import SaveAt, Trajectory
-from continua.flow.vectorfield import Flow, Projection, Sum, VectorField
+import torch
+
+from continua.errors import SolveError, SolveFailed
+from continua.flow.adaptive import Adaptive
+from continua.flow.adjoint import Adjoint, Direct, walk_plainly
+from continua.flow.control import Control, Fixed, Found, Problem
+from continua.flow.cost import costed, splitting_of
+from continua.flow.finite import culprit, not_finite
+from continua.flow.runge_kutta import Solver, Tsit5
+from continua.flow.splitting import split
+from continua.flow.trajectory import Piece, SaveAt, Trajectory
+from continua.flow.vectorfield import Cost, VectorField
+from continua.flow.walk import Route, dry_run, piece
+from continua.tree import tensors
 from continua.typing import Args, Tensor
+
+
+class Options(TypedDict, total=False):
+    """What a solve may be told besides.
+
+    ``save``: what is kept, see ``SaveAt``. ``cost``: a running cost R(z, x, dx/dz, args) whose integral becomes
+    ``path.cost``; one with an attribute ``twice = True`` takes derivatives itself, and gradients go the plain way.
+    ``observed``: what counts in error norms, broadcastable to the state. ``check=False`` does not look for NaN;
+    ``throw=False`` returns a path with a ``status`` instead of raising when a solve fails.
+    """
+
+    save: SaveAt
+    cost: Cost | None
+    observed: Tensor | None
+    check: bool
+    throw: bool
 
 
 def solve(
@@ -19,15 +43,16 @@ def solve(
     span: tuple[float, float],
     *,
     args: Args = None,
-    solver: Solver,
-    control: Control,
-    adjoint: Adjoint = Direct(),  # noqa: B008  (frozen and stateless)
-    save: SaveAt = SaveAt(),  # noqa: B008
+    solver: Solver = Tsit5(),  # noqa: B008  (frozen and stateless)
+    control: Control = Adaptive(),  # noqa: B008
+    adjoint: Adjoint = Direct(),  # noqa: B008
+    **options: Unpack[Options],
 ) -> Trajectory:
-    """Solve dx/dz = field(z, x, args), x(span[0]) = x0, up to span[1].
+    """Solve dx/dz = field(z, x, args), x(span[0]) = x0, up to span[1]; for the options see ``Options``.
 
-    A field is any ``f(z, x, args)``; a ``Sum`` of ``Flow`` and ``Projection`` parts can be split. Every tensor that is
-    differentiated through must be ``x0`` or a leaf of ``args``, never a closure's.
+    A field is any ``f(z, x, args)``; a ``Sum`` of ``Flow`` and ``Projection`` parts can be split. A state is a tensor
+    or a tuple of tensors. Every tensor that is differentiated through must be ``x0`` or a leaf of ``args``, never a
+    closure's. Adaptive steps are found without gradients; the gradients are then exactly those of the steps found.
 
     >>> import torch
     >>> from continua.flow import Fixed, RK4
@@ -36,33 +61,131 @@ def solve(
     >>> round(path.final.item(), 4)
     0.3679
     """
+    unknown = set(options) - set(Options.__annotations__)
+    if unknown:
+        remedy = f"Known: {', '.join(Options.__annotations__)}."
+        raise SolveError("solve does not know this option", got=", ".join(sorted(unknown)), remedy=remedy)
+    save = options.get("save", SaveAt())
+    problem = Problem(field, x0, _checked(x0, span), args, solver, save, options.get("observed"))
+    save.check(problem.span)
+    cuts = splitting_of(solver)
+    if cuts is not None:
+        split(cuts, field, args)  # a field without parts is refused before anything is walked
+    found = control.find(problem)
+    if found.failure is not None and options.get("throw", True):
+        raise found.failure
+    cost = options.get("cost")
+    if not found.steps:
+        return Trajectory((), (), x0, found.stats, str(found.failure))
+    learns = torch.is_grad_enabled() and any(t.requires_grad for t in tensors((x0, args)))
+    if found.kept is not None and cost is None and not learns:
+        z = save.depths(problem.span, found.steps)
+        return Trajectory(
+            z[: len(found.kept)], found.kept, found.final, found.stats, _status(found), None, found.pieces
+        )
+    path = _walk(problem, found, adjoint if learns else None, cost)
+    if not options.get("check", True) or torch.compiler.is_compiling() or culprit((path.final, path.x)) is None:
+        return path
+    failure = _where(problem, found)
+    if options.get("throw", True):
+        raise failure
+    return replace(path, status=str(failure))
+
+
+def _checked(x0: Any, span: tuple[float, float]) -> tuple[float, float]:
     start, end = float(span[0]), float(span[1])
     if not (math.isfinite(start) and math.isfinite(end) and end > start):
         raise SolveError(
             "the span must go forward", got=(start, end), remedy="Write span=(start, end) with end > start."
         )
-    if isinstance(x0, Tensor) and not (x0.is_floating_point() or x0.is_complex()):
-        raise SolveError("the state must be a floating-point tensor", got=x0.dtype, remedy="Convert it: x0.float().")
-    return adjoint.run(Problem(field, x0, (start, end), args, solver, control, save))
+    for tensor in tensors(x0):
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            remedy = "Convert it: x0.float()."
+            raise SolveError("the state must be a floating-point tensor", got=tensor.dtype, remedy=remedy)
+    return start, end
 
 
-@functools.lru_cache(maxsize=256)
+def _walk(problem: Problem, found: Found, adjoint: Adjoint | None, cost: Cost | None) -> Trajectory:
+    """Walk the steps that were found, with gradients by ``adjoint`` or without."""
+    field, solver, x0 = problem.field, problem.solver, problem.x0
+    notes = dict(found.stats)
+    if cost is not None:
+        field, solver = costed(field, solver, cost)
+        x0 = (x0, tensors(x0)[0].new_zeros(()))
+        if getattr(cost, "twice", False) and adjoint is not None and not isinstance(adjoint, Direct):
+            adjoint, notes["path"] = Direct(), "plain, since the cost takes derivatives itself"
+    save = problem.save if not problem.save.dense else SaveAt(every=1)
+    moments = save.moments(found.steps)
+    if 1.0 not in moments[-1]:
+        moments = (*moments[:-1], (*moments[-1], 1.0))
+    route = Route(field, solver, found.steps, moments, notes)
+    if not torch.compiler.is_compiling():
+        notes["evaluations"] = notes.get("evaluations", 0) + route.evaluations
+    kept = (walk_plainly if adjoint is None else adjoint.run)(route, x0, problem.args)
+    return _assembled(problem, found, route, kept, costed=cost is not None)
+
+
+def _assembled(problem: Problem, found: Found, route: Route, kept: list[Any], costed: bool) -> Trajectory:
+    final, cost = kept[-1] if costed else (kept[-1], None)
+    states = [state[0] for state in kept] if costed else kept
+    save, start = problem.save, problem.span[0]
+    states = [problem.x0, *states] if save.every or save.dense or save.points[:1] == (start,) else states
+    pieces: tuple[Piece, ...] = ()
+    if save.dense:
+        pieces = _dense(problem, route, states)
+        if save.points:
+            states = [pieces_at(pieces, z) for z in save.points]
+        else:
+            last = len(states) - 1
+            states = [states[i] for i in range(last + 1) if i == last or (save.every and i % save.every == 0)]
+    z = save.depths(problem.span, found.steps)
+    return Trajectory(z, tuple(states[: len(z)]), final, route.notes, _status(found), cost, pieces)
+
+
+def _dense(problem: Problem, route: Route, states: list[Any]) -> tuple[Piece, ...]:
+    """Every step with what its interpolation needs; the field is evaluated at its ends again."""
+    pieces, count = [], len(route.steps)
+    whole = Route(problem.field, problem.solver, route.steps, ((0.5, 1.0),) * count)
+    if not torch.compiler.is_compiling():
+        route.notes["evaluations"] += whole.evaluations - replace(whole, moments=((1.0,),) * count).evaluations
+    for i, (z, dz) in enumerate(route.steps):
+        args = whole.read(problem.args, range(i, i + 1))
+        pieces.append(piece(problem.solver, problem.field, Piece(z, dz, states[i], states[i + 1]), args))
+    return tuple(pieces)
+
+
+def pieces_at(pieces: tuple[Piece, ...], z: float) -> Any:
+    """The state at a depth of a dense path."""
+    return Trajectory((), (), None, pieces=pieces)(z)
+
+
+def _status(found: Found) -> str:
+    return "done" if found.failure is None else str(found.failure)
+
+
+@torch.no_grad()
+def _where(problem: Problem, found: Found) -> SolveFailed:
+    """Walk once more, step by step, to name the depth and the sample where numbers ended."""
+    bad = culprit(problem.x0)
+    if bad is not None:
+        return not_finite(problem.span[0], bad, "the state")
+    route = Route(problem.field, problem.solver, found.steps, ((1.0,),) * len(found.steps))
+    x: Any = problem.x0
+    for i, (z, dz) in enumerate(found.steps):
+        part = range(i, i + 1)
+        x, kept = route.walk(x, route.read(problem.args, part), part)
+        bad = culprit(kept)
+        if bad is not None:
+            return not_finite(z + dz, bad)
+    return SolveFailed("the solve gave NaN or infinity", got="numbers that come and go", remedy="Is the field random?")
+
+
 def depths(
-    kinds: tuple[bool, ...], span: tuple[float, float], solver: Solver, control: Control
+    kinds: tuple[bool, ...], span: tuple[float, float], solver: Any, control: Fixed
 ) -> tuple[tuple[float, ...], ...]:
     """At which depths each part will be read, found by a dry run on plain numbers.
 
     ``kinds`` says of each part whether it is a flow. Weights are then sampled at these depths once, before the solve.
     """
-    seen: list[dict[float, None]] = [{} for _ in kinds]
-
-    def recorder(log: dict[float, None]) -> Any:
-        def record(z: float, x: float, args: None) -> float:
-            log[z] = None
-            return 0.0
-
-        return record
-
-    parts = tuple((Flow if flow else Projection)(recorder(log)) for flow, log in zip(kinds, seen, strict=True))
-    solve(Sum(parts), 0.0, span, args=(None,) * len(parts), solver=solver, control=control)
-    return tuple(tuple(log) for log in seen)
+    steps = tuple(control.walk(span))
+    return dry_run(kinds, solver, steps, ((),) * len(steps), True)[0]

@@ -5,14 +5,14 @@ from typing import Any, ClassVar
 
 from continua.config import register
 from continua.errors import SolveError
-from continua.flow.runge_kutta import Euler, Heun, Solver
+from continua.flow.runge_kutta import Euler, Heun, OneStep, Solver
 from continua.flow.vectorfield import Flow, Projection, Sum, VectorField
 from continua.typing import Args
 
 
 @register
 @dataclass(frozen=True)
-class LieTrotter:
+class LieTrotter(OneStep):
     """Φ_F ∘ Φ_A: each flow for a whole step, each projection once after the flow it follows, order 1.
 
     Projections read their weights at the step's start, as the flows do.
@@ -27,14 +27,14 @@ class LieTrotter:
 
     def step(self, field: VectorField, z: float, dz: float, x: Any, args: Args) -> Any:
         """Go through the parts in order."""
-        for part, own in _parts(self, field, args):
+        for part, own in split(self, field, args):
             x = self.inner.step(part.f, z, dz, x, own) if isinstance(part, Flow) else part(z, x, own)
         return x
 
 
 @register
 @dataclass(frozen=True)
-class Strang:
+class Strang(OneStep):
     """Φ_A(dz/2) ∘ Φ_F(dz) ∘ Φ_A(dz/2), order 2 (Strang 1968), for an inner solver of order ≥ 2.
 
     With more than two flows all but the last are halved. A projection is applied after every sub-step of its flow.
@@ -48,7 +48,7 @@ class Strang:
 
     def step(self, field: VectorField, z: float, dz: float, x: Any, args: Args) -> Any:
         """Forward through half steps, the last flow in full, backward through half steps."""
-        groups = _groups(_parts(self, field, args))
+        groups = _groups(split(self, field, args))
         for group in groups[:-1]:
             x = self._advance(group, z, dz / 2, x)
         x = self._advance(groups[-1], z, dz, x)
@@ -62,7 +62,8 @@ class Strang:
         return x
 
 
-def _parts(solver: Any, field: VectorField, args: Args) -> list[tuple[Flow | Projection, Args]]:
+def split(solver: Any, field: VectorField, args: Args) -> list[tuple[Flow | Projection, Args]]:
+    """The parts of a field with their arguments."""
     if not isinstance(field, Sum):
         raise SolveError(
             f"{type(solver).__name__} needs a field made of parts",

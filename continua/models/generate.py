@@ -155,7 +155,7 @@ class _Writer:
         grids = {**self.grids, "t": t}
         x0 = self.model.embed(batch, grids)
         field, args = self.model.bind(grids, self.depth, self.context)
-        path = solve(field, x0, self.span, args=args, solver=self.depth.solver, control=self.depth)
+        path = solve(field, x0, self.span, args=args, solver=self.depth.solver, control=self.depth, check=False)
         self.cache.append(t)
         final: Tensor = path.final
         return final

@@ -4,12 +4,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from continua.axes import Axes, Discretisation, Grid, at
 from continua.config import register
 from continua.errors import ConfigError, ShapeError
 from continua.flow import (
+    Adaptive,
     Adjoint,
     Direct,
     Fixed,
@@ -20,6 +22,7 @@ from continua.flow import (
     Solver,
     Sum,
     Trajectory,
+    Tsit5,
     depths,
     solve,
 )
@@ -39,7 +42,8 @@ class Transformer(nn.Module):
     ``block`` holds the parts of the field, ``native`` the discretisation the model was made for. The grid is chosen
     at the call: ``model(batch)`` uses the native one, ``model.at(d=64, h=2, z=3)(batch)`` another. ``bank`` adds
     memory slots to what cross-attention sees. ``model.adjoint = Checkpoint(4)`` changes how gradients are computed,
-    not what the model is: it is not saved.
+    ``model.check = False`` does not look for NaN, ``model.generator`` draws dropout: they are no part of what the
+    model is and are not saved.
 
     Discrete case: counting axes, nodal weights and unit ``LieTrotter(Euler())`` steps are GPT-2, BERT and their kin.
     """
@@ -56,6 +60,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.axes, self.embed, self.block, self.readout, self.bank = axes, embed, block, readout, bank
         self.adjoint: Adjoint = Direct()
+        self.check, self.generator = True, None
         self.native = native.over(native, axes)
 
     def forward(self, batch: Batch | Tensor, at: Discretisation | None = None) -> Tensor:
@@ -84,8 +89,9 @@ class Transformer(nn.Module):
         own: Solver | None = self.native.z.solver
         if isinstance(settled.z, int):
             settled = settled.replace(z=Fixed(settled.z, own))
-        if getattr(settled.z, "solver", None) is None:
-            settled = settled.replace(z=Fixed(settled.z.steps, own or LieTrotter()))
+        if settled.z.solver is None:
+            usual = Tsit5() if isinstance(settled.z, Adaptive) else own or LieTrotter()
+            settled = settled.replace(z=replace(settled.z, solver=usual))
         return settled
 
     def run(
@@ -108,11 +114,25 @@ class Transformer(nn.Module):
         if batch.pairs is not None:
             context = replace(context, pairs=batch.pairs)
         x0 = self.embed(batch, grids)
+        # what a context collects along the way is collected once, so nothing is walked again then
+        once = context.cache is not None or context.record is not None
+        adjoint = Direct() if once else self.adjoint
+        context = replace(context, late=adjoint.reads_late and torch.is_grad_enabled(), generator=self.generator)
         field, args = self.bind(grids, chosen.z, context)
         span = (self.axes.z.start, self.axes.z.end)
-        # what a context collects along the way is collected once, so nothing is walked again then
-        adjoint = self.adjoint if context.cache is None and context.record is None else Direct()
-        path = solve(field, x0, span, args=args, solver=chosen.z.solver, control=chosen.z, adjoint=adjoint, save=keep)
+        observed = t.observed[..., None] if t.has_gaps else None
+        path = solve(
+            field,
+            x0,
+            span,
+            args=args,
+            solver=chosen.z.solver,
+            control=chosen.z,
+            adjoint=adjoint,
+            save=keep,
+            observed=observed,
+            check=self.check and context.cache is None,
+        )
         table = getattr(self.embed, "table", None)
         if context.cache is not None:
             context.cache.append(t)
@@ -120,16 +140,21 @@ class Transformer(nn.Module):
             return self.readout(path.final, grids, table), path, t
         return path.final.masked_fill(~t.observed[..., None], 0.0) if t.has_gaps else path.final, path, t
 
-    def bind(self, grids: Grids, depth: Fixed, context: Context | None = None) -> tuple[Sum, list[Args]]:
-        """Read every weight field once, at the depths where each part will be asked."""
+    def bind(self, grids: Grids, depth: Fixed | Adaptive, context: Context | None = None) -> tuple[Sum, list[Args]]:
+        """Read every weight field once, at the depths where each part will be asked.
+
+        Where these are found on the way (adaptive steps), or memory counts, the field is returned unread.
+        """
         span = (self.axes.z.start, self.axes.z.end)
         if self.bank is not None:
             context = self.bank(grids, context or Context())
-        where = depths(self.block.kinds, span, depth.solver, Fixed(depth.steps))  # type: ignore[arg-type]
+        where: Any = [None] * len(self.block.kinds)
+        if isinstance(depth, Fixed):
+            where = depths(self.block.kinds, span, depth.solver, Fixed(depth.steps))
         parts: list[Flow | Projection] = []
         args: list[Args] = []
         for operator, nodes in zip(self.block, where, strict=True):
-            f, own = operator.bind({**grids, "z": depth_grid(nodes)}, context)
+            f, own = operator.bind(grids if nodes is None else {**grids, "z": depth_grid(nodes)}, context)
             parts.append(Flow(f) if operator.is_flow else Projection(f))
             args.append(own)
         return Sum(tuple(parts)), args

@@ -3,10 +3,12 @@
 from continua.operators.activation import ELU, GELU, Activation, Identity, ReLU, SiLU, Tanh
 from continua.operators.attention import Attention
 from continua.operators.cache import Cache
+from continua.operators.depth import Grids, depth_grid
+from continua.operators.dropout import Drop
 from continua.operators.kernel import Additive, Kernel, Softmax
 from continua.operators.mask import Both, Causal, Mask, Neighbours, Strided, Window
 from continua.operators.norm import Constraint, LayerNorm, Project, RMSNorm, SphereProjection
-from continua.operators.operator import Context, Grids, Operator, Parts, PreNorm, Recorded, Skip, depth_grid
+from continua.operators.operator import Context, Operator, Parts, PreNorm, Recorded, Skip
 from continua.operators.pointwise import Apply, Integral, Pointwise
 from continua.operators.position import ALiBi, Encoding, Learned, Position, RelativeBias, Rotary, Sinusoidal
 
@@ -23,6 +25,7 @@ __all__ = [
     "Causal",
     "Constraint",
     "Context",
+    "Drop",
     "Encoding",
     "Grids",
     "Identity",

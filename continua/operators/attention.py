@@ -11,12 +11,16 @@ from continua.config import register
 from continua.errors import ConfigError, MaskError, ShapeError
 from continua.fields import ByBasis, Field, Nodal, Parametrisation
 from continua.fields import kernel as make_kernel
+from continua.flow.vectorfield import Bound
+from continua.operators.depth import Finish, Grids, Weight, at_depth, local, read
 from continua.operators.kernel import Kernel, Softmax
+from continua.operators.lean import Heads, LeanAttention, merged, spread
 from continua.operators.mask import Mask
-from continua.operators.operator import Context, Grids, Operator, Recorded, at_depth, by_depth, read, remembered
+from continua.operators.operator import Context, Operator, Recorded, weights_of
 from continua.operators.position import Position
 from continua.operators.scores import Plan, check_rows, next_row, once_for_all_depths, plan
-from continua.typing import Args, Tensor, VectorFunction
+from continua.tree import tensors
+from continua.typing import Args, Tensor
 
 
 @register
@@ -60,10 +64,11 @@ class Attention(Operator):
 
     def rho(self, grids: Grids) -> Tensor | None:
         """ρ(z, h) ≥ 0 with ∫ρ dμ(h) = mass(h): the normalised exponential of a field, or ``None`` for ρ = 1."""
-        if self.density is None:
-            return None
-        weights = grids["h"].weights.to(device=self.o_like.device)
-        p = torch.softmax(read(self.density, grids) + weights.log().to(self.o_like), -1)  # type: ignore[operator]
+        return None if self.density is None else self._normalised(read(self.density, grids), grids["h"])
+
+    def _normalised(self, density: Tensor, h: Grid) -> Tensor:
+        weights = h.weights.to(device=density.device)
+        p = torch.softmax(density + weights.log().to(density), -1)
         return p * (weights.sum() / weights).to(p)
 
     @property
@@ -71,44 +76,40 @@ class Attention(Operator):
         """Any parameter, for its device and dtype."""
         return next(self.parameters())
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
+    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
         """Read the kernels, plan the scores, and return plain attention arithmetic."""
         context = context or Context()
         made, scores = self._plan(grids, context)
-        heads, inner = len(grids["h"]), len(grids["e"])
-        cache, record, cross, position = context.cache, context.record, self.cross, self.position
-        weights = remembered(context, self, lambda: by_depth(grids, self._sample(grids)))
+        inner, cache, record, cross = len(grids["e"]), context.cache, context.record, self.cross
+        weights, reader = weights_of(self, grids, context, self._weights(grids), self._finish(grids))
         args = {**weights, "scores": scores}
-        if self.cross:
+        if cross:
             args.update(source=context.state, values=context.state if context.values is None else context.values)
-
-        def split(x: Tensor) -> Tensor:
-            return x.unflatten(-1, (-1, inner)).transpose(1, 2)
+        heads = Heads(made, self.position, inner, cross)
 
         def f(z: float, x: Tensor, args: Args) -> Tensor:
             w, scores = at_depth(args, z), args["scores"]
 
             def keys_and_values() -> tuple[Tensor, Tensor]:
-                k = split(linear(args.get("source", x), w["k"], w.get("bk")))
-                k = position.turn(k, scores["keys" if cross else "queries"])
-                v = split(linear(args.get("values", x), w["v"], w.get("bv")))
-                if len(k) == len(x):
-                    return k, v
-                return k.expand(len(x), -1, -1, -1), v.expand(len(x), -1, -1, -1)  # one memory serves all samples
+                k, v = heads.keys_and_values(x, w, args)
+                return heads.turned(k, args, "keys" if cross else "queries"), heads.split(v)
 
-            q = position.turn(split(linear(x, w["q"], w.get("bq"))), scores["queries"])
+            q = heads.turned(linear(x, w["q"], w.get("bq")), args, "queries")
             if cache is None:
                 k, v = keys_and_values()
             else:
                 k, v = cache.once(self, z, keys_and_values) if cross else cache.extend(self, *keys_and_values())
             if record is None:
-                mixed = made.attend(q, k, v, scores).transpose(1, 2)
+                mixed = heads.mix(q, k, v, scores)
             else:  # through the recorded weights themselves, so that the answer can be differentiated by them
+                k, v = spread(k, q), spread(v, q)
                 record.append(Recorded(self, z, made.weights(q, k, scores)))
-                mixed = (record[-1].weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)).transpose(1, 2)
-            return linear(mixed.reshape(*mixed.shape[:2], heads * inner), w["o"], w.get("bo"))
+                mixed = record[-1].weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)
+            return linear(merged(mixed), w["o"], w.get("bo"))
 
-        return f, args
+        turns = any(t.requires_grad for t in tensors([scores["queries"], scores.get("keys")]))  # by learned stamps
+        lean = None if cache is not None or record is not None or turns else LeanAttention(heads)
+        return Bound(f, reader, local, lean), args
 
     def _plan(self, grids: Grids, context: Context) -> tuple[Plan, dict[str, Any]]:
         """Decide how to attend, and see that every query has a key."""
@@ -149,39 +150,51 @@ class Attention(Operator):
             raise ShapeError(f"the context needs shape {wanted}", got=got, remedy="Match its grid and at(d=…).")
         return grids["t"], context.grid, context.cross_pairs
 
-    def _sample(self, grids: Grids) -> dict[str, tuple[Field | None, Any]]:
+    def _weights(self, grids: Grids) -> dict[str, Weight]:
         """Weights of c on q, k, v; of e on q (for the score integral) and o; of h and ρ on o; heads flattened."""
         shared, keys = self._shared_grids(grids), self.kernel.over_keys
-        o, rho = read(self.o, grids, over="he"), self.rho(grids)
-        if o is not None and rho is not None:
-            o = o * rho[..., None, :, None]
+
+        def rows(place: int, each: bool = False) -> Any:
+            """Merge the head and inner dimensions (head first)."""
+            return lambda v: (self._each(v, grids, place) if each else v).flatten(place, place + 1)
+
         return {
-            "q": (self.q, _rows(read(self.q, grids, over="ce"), -3)),
-            "k": (self.k, _rows(self._each(read(self.k, shared, over=keys), grids, -3), -3)),
-            "v": (self.v, _rows(self._each(read(self.v, shared, over="c"), grids, -3), -3)),
-            "o": (self.o, _rows(o, -2)),
-            "bq": (self.bq, _rows(read(self.bq, grids, over="e"), -2)),
-            "bk": (self.bk, _rows(self._each(read(self.bk, shared, over=keys.removeprefix("c")), grids, -2), -2)),
-            "bv": (self.bv, _rows(self._each(read(self.bv, shared), grids, -2), -2)),
-            "bo": (self.bo, read(self.bo, grids)),
+            "q": Weight(self.q, "ce", rows(-3)),
+            "k": Weight(self.k, keys, rows(-3, each=True), shared),
+            "v": Weight(self.v, "c", rows(-3, each=True), shared),
+            "o": Weight(self.o, "he", rows(-2)),
+            "bq": Weight(self.bq, "e", rows(-2)),
+            "bk": Weight(self.bk, keys.removeprefix("c"), rows(-2, each=True), shared),
+            "bv": Weight(self.bv, "", rows(-2, each=True), shared),
+            "bo": Weight(self.bo),
+            "density": Weight(self.density),
         }
+
+    def _finish(self, grids: Grids) -> Finish | None:
+        """Fold ρ into o."""
+        if self.density is None:
+            return None
+
+        def fold(values: dict[str, Tensor]) -> dict[str, Tensor]:
+            if "density" not in values:
+                return values
+            rho = self._normalised(values["density"], grids["h"]).repeat_interleave(len(grids["e"]), -1)
+            rest = {name: value for name, value in values.items() if name != "density"}
+            return {**rest, "o": values["o"] * rho[..., None, :]}
+
+        return fold
 
     def _shared_grids(self, grids: Grids) -> Grids:
         if self.groups is None:
             return grids
         return {**grids, "h": grid_on(Points(self.groups), Counting(self.groups))}
 
-    def _each(self, values: Tensor | None, grids: Grids, place: int) -> Tensor | None:
+    def _each(self, values: Tensor, grids: Grids, place: int) -> Tensor:
         """Shared heads stay shared on the native grid; a subset of heads reads the group of each."""
-        if values is None or self.groups is None or grids["h"].is_counting:
+        if self.groups is None or grids["h"].is_counting:
             return values
         per_group = (self.axes.h.n or 1) // self.groups  # type: ignore[union-attr]
         return values.index_select(place, (grids["h"].nodes[:, 0].long() // per_group).to(values.device))
-
-
-def _rows(values: Tensor | None, place: int) -> Tensor | None:
-    """Merge the head and inner dimensions (head first)."""
-    return None if values is None else values.flatten(place, place + 1)
 
 
 def _grouped(weights: Parametrisation, groups: int | None) -> Parametrisation:

@@ -1,7 +1,5 @@
 """Normalisation against the measure of d, inside a branch (pre-norm) or as a projection (post-norm)."""
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 
@@ -9,7 +7,9 @@ from continua.axes import Grid
 from continua.config import register
 from continua.errors import ContinuaError
 from continua.fields import Parametrisation
-from continua.operators.operator import Context, Grids, Operator, at_depth, by_depth, read, remembered
+from continua.flow.vectorfield import Bound
+from continua.operators.depth import Grids, Weight, at_depth, local
+from continua.operators.operator import Context, Operator, weights_of
 from continua.typing import Args, Tensor, VectorFunction
 
 
@@ -39,13 +39,16 @@ class _Affine(Operator):
         self.scale = weights.field("zd", mean=1.0) if scale else None
         self.shift = weights.field("zd") if shift else None
 
-    def sampled(self, grids: Grids) -> dict[str, Any]:
+    def bound(self, f: VectorFunction, grids: Grids, context: Context | None) -> tuple[Bound, Args]:
         """Read scale and shift; ``share`` is a leaf too."""
-        pairs = {"scale": (self.scale, read(self.scale, grids)), "shift": (self.shift, read(self.shift, grids))}
-        args = by_depth(grids, pairs)
-        like = next((values for _, values in pairs.values() if values is not None), grids["d"].weights)
-        args["share"] = _share(grids["d"], like)
-        return args
+        weights = {"scale": Weight(self.scale), "shift": Weight(self.shift)}
+        args, reader = weights_of(self, grids, context, weights, self.finish)
+        like = next(self.parameters(), grids["d"].weights)
+        return Bound(f, reader, local), {**args, "share": _share(grids["d"], like)}
+
+    def finish(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The last changes to scale and shift."""
+        return values
 
 
 @register
@@ -58,14 +61,9 @@ class LayerNorm(_Affine):
     def __init__(self, weights: Parametrisation, eps: float = 1e-5, affine: bool = True, bias: bool = True) -> None:
         super().__init__(weights, eps, scale=affine, shift=affine and bias)
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
+    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
         """Return the fused kernel where weights are equal, the weighted form elsewhere."""
-        args, eps, width, fused = (
-            remembered(context, self, lambda: self.sampled(grids)),
-            self.eps,
-            len(grids["d"]),
-            grids["d"].is_uniform,
-        )
+        eps, width, fused = self.eps, len(grids["d"]), grids["d"].is_uniform
 
         def f(z: float, x: Tensor, args: Args) -> Tensor:
             w = at_depth(args, z)
@@ -76,7 +74,7 @@ class LayerNorm(_Affine):
             y = y if scale is None else y * scale
             return y if shift is None else y + shift
 
-        return f, args
+        return self.bound(f, grids, context)
 
 
 @register
@@ -86,14 +84,9 @@ class RMSNorm(_Affine):
     def __init__(self, weights: Parametrisation, eps: float = 1e-6, affine: bool = True) -> None:
         super().__init__(weights, eps, scale=affine, shift=False)
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
+    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
         """Return the fused kernel where weights are equal, the weighted form elsewhere."""
-        args, eps, width, fused = (
-            remembered(context, self, lambda: self.sampled(grids)),
-            self.eps,
-            len(grids["d"]),
-            grids["d"].is_uniform,
-        )
+        eps, width, fused = self.eps, len(grids["d"]), grids["d"].is_uniform
 
         def f(z: float, x: Tensor, args: Args) -> Tensor:
             scale = at_depth(args, z).get("scale")
@@ -102,7 +95,7 @@ class RMSNorm(_Affine):
             y = standardise(x, args["share"], eps, centred=False)
             return y if scale is None else y * scale
 
-        return f, args
+        return self.bound(f, grids, context)
 
 
 @register
@@ -116,24 +109,23 @@ class Constraint(_Affine):
         super().__init__(weights, eps, scale=True, shift=True)
         self.centred = centred
 
-    def sampled(self, grids: Grids) -> dict[str, Any]:
-        """Read γ and β and refuse a vanishing γ."""
-        scale = read(self.scale, grids)
-        if scale is not None and bool((scale == 0).any()):
+    def finish(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Refuse a vanishing γ."""
+        if "scale" in values and bool((values["scale"] == 0).any()):
             raise ContinuaError(
                 "the constraint set needs γ(z) ≠ 0", got="a zero in γ", remedy="Start γ at one and keep it off zero."
             )
-        return super().sampled(grids)
+        return values
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
+    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
         """Return the shifted and scaled standardisation."""
-        args, eps, centred = remembered(context, self, lambda: self.sampled(grids)), self.eps, self.centred
+        eps, centred = self.eps, self.centred
 
         def f(z: float, x: Tensor, args: Args) -> Tensor:
             w = at_depth(args, z)
             return w["scale"] * standardise((x - w["shift"]) / w["scale"], args["share"], eps, centred) + w["shift"]
 
-        return f, args
+        return self.bound(f, grids, context)
 
 
 @register
@@ -144,7 +136,7 @@ class SphereProjection(Operator):
         super().__init__()
         self.radius, self.eps = radius, eps
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
+    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
         """No weights; only the measure of d."""
         radius, eps = self.radius, self.eps
 
@@ -154,7 +146,7 @@ class SphereProjection(Operator):
             # absent tokens start at zero and have no direction; 0 · ∞ would be NaN and reach every other token as a key
             return radius * x * torch.rsqrt(torch.where(square == 0, 1.0, square))
 
-        return f, {"share": _share(grids["d"], grids["d"].weights)}
+        return Bound(f, local=lambda z, args: args), {"share": _share(grids["d"], grids["d"].weights)}
 
 
 @register
@@ -167,6 +159,6 @@ class Project(Operator):
         super().__init__()
         self.norm = norm
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
+    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
         """Bind the norm itself."""
         return self.norm.bind(grids, context)

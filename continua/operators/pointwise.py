@@ -3,10 +3,13 @@
 from torch.nn.functional import linear
 
 from continua.config import register
-from continua.fields import Field, Parametrisation, kernel
+from continua.fields import Parametrisation, kernel
+from continua.flow.vectorfield import Bound
 from continua.operators.activation import GELU, Activation, Identity
-from continua.operators.operator import Context, Grids, Operator, at_depth, by_depth, read, remembered
-from continua.typing import Args, Tensor, VectorFunction
+from continua.operators.depth import Grids, Weight, at_depth, local
+from continua.operators.lean import LeanPointwise
+from continua.operators.operator import Context, Operator, weights_of
+from continua.typing import Args, Tensor
 
 
 @register
@@ -21,18 +24,16 @@ class Integral(Operator):
         self.kernel = kernel(weights, "zdc", inputs="c", gain=gain)
         self.bias = weights.field("zd") if bias else None
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
+    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
         """Read kernel and bias."""
-
-        def sampled() -> Args:
-            kernel, bias = read(self.kernel, grids, over="c"), read(self.bias, grids)
-            return by_depth(grids, {"kernel": (self.kernel, kernel), "bias": (self.bias, bias)})
+        weights = {"kernel": Weight(self.kernel, over="c"), "bias": Weight(self.bias)}
+        args, reader = weights_of(self, grids, context, weights)
 
         def f(z: float, x: Tensor, args: Args) -> Tensor:
             w = at_depth(args, z)
             return linear(x, w["kernel"], w.get("bias"))
 
-        return f, remembered(context, self, sampled)
+        return Bound(f, reader, local), args
 
 
 @register
@@ -43,10 +44,10 @@ class Apply(Operator):
         super().__init__()
         self.phi = phi
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
+    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
         """Nothing to read."""
         phi = self.phi
-        return (lambda z, x, args: phi(x)), {}
+        return Bound(lambda z, x, args: phi(x), local=lambda z, args: args), {}
 
 
 @register
@@ -74,7 +75,7 @@ class Pointwise(Operator):
         self.b1 = weights.field("zm") if bias else None
         self.b2 = weights.field("zd") if bias else None
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[VectorFunction, Args]:
+    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
         """Return the two maps with the nonlinearities between them."""
         phi1, phi2, gated = self.phi1, self.phi2, self.gate is not None
 
@@ -85,14 +86,14 @@ class Pointwise(Operator):
                 hidden = hidden * linear(x, w["gate"])
             return phi2(linear(hidden, w["w2"], w.get("b2")))
 
-        return f, remembered(context, self, lambda: by_depth(grids, self._sample(grids)))
-
-    def _sample(self, grids: Grids) -> dict[str, tuple[Field | None, Tensor | None]]:
-        """Read both kernels with their quadrature weights folded in."""
-        return {
-            "w1": (self.w1, read(self.w1, grids, over="c")),
-            "gate": (self.gate, read(self.gate, grids, over="c")),
-            "w2": (self.w2, read(self.w2, grids, over="m")),
-            "b1": (self.b1, read(self.b1, grids)),
-            "b2": (self.b2, read(self.b2, grids)),
+        # both kernels with their quadrature weights folded in
+        weights = {
+            "w1": Weight(self.w1, over="c"),
+            "gate": Weight(self.gate, over="c"),
+            "w2": Weight(self.w2, over="m"),
+            "b1": Weight(self.b1),
+            "b2": Weight(self.b2),
         }
+        args, reader = weights_of(self, grids, context, weights)
+        lean = LeanPointwise(phi1, gated) if isinstance(phi2, Identity) else None
+        return Bound(f, reader, local, lean), args

@@ -42,7 +42,7 @@ def test_every_rule_is_in_a_list() -> None:
 def test_every_solver_is_in_a_list() -> None:
     public = [one for name in flow.__all__ if inspect.isclass(one := getattr(flow, name))]
     solvers = {one for one in public if hasattr(one, "step") and one is not flow.Solver}
-    assert solvers == {type(one) for one in [*cases.SOLVERS, *cases.SPLITTINGS]}
+    assert solvers == {type(one) for one in cases.ALL_SOLVERS}
 
 
 @pytest.mark.spec("A2", "A3", "M6")

@@ -1,0 +1,389 @@
+"""Adjoints that keep little and compute the rest again: exact discrete gradients, taken once."""
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from continua.config import register
+from continua.errors import SolveError
+from continua.flow.adjoint import ONCE, ONCE_REMEDY, clipped
+from continua.flow.tape import Noise, Tape, is_quiet, noise_now, replayed
+from continua.flow.vectorfield import base_of
+from continua.flow.walk import Route
+from continua.tree import mapped, tensors, with_tensors
+from continua.typing import Args, Tensor
+
+
+class Leg(NamedTuple):
+    """A run of steps that was recorded: where it began and what its evaluations left."""
+
+    part: range
+    start: Any
+    tape: Tape
+
+
+@dataclass
+class Journey:
+    """A walk that can be pulled back. Adjoints differ in what they keep between ``out`` and ``back``."""
+
+    route: Route
+    keep: bool  # what lean fields need of each evaluation, or the slopes alone
+    args: Args = None
+    sink: dict[int, Tensor] = field(default_factory=dict)  # gradients by the place of a leaf in args
+    made: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # leaves that stand for weights that were read
+
+    def go(self, x: Any, args: Args, part: range) -> tuple[Any, list[Any]]:
+        """Walk, keeping nothing."""
+        kept = []
+        for block in self.pieces(part):
+            x, more = self.route.walk(x, self.route.read(args, block), block)
+            kept += more
+        return x, kept
+
+    def record(self, x: Any, args: Args, part: range) -> tuple[Any, list[Any], list[Leg]]:
+        """Walk, keeping what ``pull`` needs."""
+        kept, legs = [], []
+        for block in self.pieces(part):
+            tape = Tape(self.keep)
+            legs.append(Leg(block, x, tape))
+            x, more = self.route.walk(x, self.route.read(args, block), block, tape.through(self.route.field))
+            kept += more
+        return x, kept, legs
+
+    def pieces(self, part: range) -> list[range]:
+        """The blocks of the route, cut to ``part``."""
+        cuts = [range(max(b.start, part.start), min(b.stop, part.stop)) for b in self.route.blocks()]
+        return [cut for cut in cuts if len(cut)]
+
+    def pull(self, leg: Leg, to_carried: Any, to_kept: list[Any]) -> Any:
+        """From gradients by what a leg gave to gradients by where it began; those by arguments go to the sink."""
+        read = self.read(leg.part)
+        tape = leg.tape.replay()
+        to_start = self.replay(leg, tape, read, to_carried, to_kept)
+        self.collect(tape)
+        return to_start
+
+    def read(self, part: range) -> Args:
+        """The weights of a block, cut from what they were made of: no evaluation's gradient runs on into the making."""
+        with torch.enable_grad():
+            read = self.route.read(self.args, part)
+        self.made = {}
+        return mapped(read, self._cut)
+
+    def _cut(self, weight: Tensor) -> Tensor:
+        if weight.grad_fn is None:
+            return weight
+        leaf = weight.detach().requires_grad_()
+        self.made[id(leaf)] = (leaf, weight)
+        return leaf
+
+    def replay(self, leg: Leg, tape: Tape, read: Args, to_carried: Any, to_kept: list[Any]) -> Any:
+        """Walk a leg with its slopes in their places and go back through it; the tape gathers what weights get."""
+        with torch.enable_grad():
+            start = mapped(leg.start, lambda t: t.detach().requires_grad_())
+            carried, kept = self.route.walk(start, read, leg.part, tape.through(self.route.field))
+            outputs, gradients = _paired((carried, kept), (to_carried, to_kept))
+            if not outputs:
+                return mapped(leg.start, torch.zeros_like)
+            # evaluations pull their weights back by themselves; a cost paid for chords uses weights in the open
+            weights = [leaf for leaf in tensors(read) if leaf.requires_grad]
+            given = tensors(start)
+            found = torch.autograd.grad(outputs, [*given, *weights], gradients, allow_unused=True)
+        tape.add([(leaf, g) for leaf, g in zip(weights, found[len(given) :], strict=True) if g is not None])
+        zero = (torch.zeros_like(t) if g is None else g for t, g in zip(given, found, strict=False))
+        return with_tensors(leg.start, list(zero))
+
+    def collect(self, tape: Tape) -> None:
+        """Carry gradients of weights that were read back to the arguments they were read from."""
+        given = tensors(self.args)
+        places = {id(leaf): i for i, leaf in enumerate(given)}
+        read = []
+        for leaf, g, _ in tape.found.values():
+            if id(leaf) in places:
+                self.add(places[id(leaf)], g)
+            elif id(leaf) in self.made:
+                read.append((self.made[id(leaf)][1], g))
+        if not read:
+            return
+        wanted = [leaf for leaf in given if leaf.requires_grad]
+        found = torch.autograd.grad([leaf for leaf, _ in read], wanted, [g for _, g in read], allow_unused=True)
+        for leaf, g in zip(wanted, found, strict=True):
+            if g is not None:
+                self.add(places[id(leaf)], g)
+
+    def add(self, place: int, gradient: Tensor) -> None:
+        """Add up what several legs give the same argument."""
+        known = self.sink.get(place)
+        self.sink[place] = gradient.clone() if known is None else known.add_(gradient)
+
+
+def _paired(outputs: Any, gradients: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs that have a gradient, with it."""
+    (carried, kept), (to_carried, to_kept) = outputs, gradients
+    pairs = list(zip(tensors(carried), tensors(to_carried), strict=True)) if to_carried is not None else []
+    for state, to_state in zip(kept, to_kept, strict=True):
+        if to_state is not None:
+            pairs += zip(tensors(state), tensors(to_state), strict=True)
+    pairs = [(x, g) for x, g in pairs if x.requires_grad]
+    return [x for x, _ in pairs], [g for _, g in pairs]
+
+
+class Solving(torch.autograd.Function):
+    """The whole solve as one operation, whose backward the adjoint writes."""
+
+    @staticmethod
+    def forward(ctx: Any, work: Any, count: int, *leaves: Tensor) -> Any:
+        """Walk out."""
+        ctx.work, ctx.count = work, count
+        ctx.set_materialize_grads(False)
+        kept = work.out(with_tensors(work.x0, leaves[:count]), with_tensors(work.args, leaves[count:]))
+        work.x0, work.args, work.shape = _shell(work.x0), _shell(work.args), [_shell(x) for x in kept]
+        ctx.save_for_backward(*leaves)
+        inputs = {id(leaf) for leaf in leaves}
+        return tuple(t.clone() if id(t) in inputs else t for t in tensors(kept))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        """Walk back."""
+        work, leaves = ctx.work, ctx.saved_tensors
+        if torch.is_grad_enabled():
+            raise SolveError(ONCE, got=f"a second derivative through {work.name}", remedy=ONCE_REMEDY)
+        x0 = with_tensors(work.x0, leaves[: ctx.count])
+        args = with_tensors(work.args, [_leaf(leaf) for leaf in leaves[ctx.count :]])
+        rest, to_kept = iter(gradients), []
+        for state in work.shape:
+            given = [next(rest) for _ in tensors(state)]
+            to_kept.append(None if all(g is None for g in given) else _filled(state, given))
+        with work.precision():
+            to_x0, by_args = work.back(x0, args, to_kept)
+        return (None, None, *tensors(to_x0), *(by_args.get(i) for i in range(len(leaves) - ctx.count)))
+
+
+def _shell(tree: Any) -> Any:
+    """The structure of a pytree without its memory."""
+    return mapped(tree, lambda t: torch.empty_like(t, device="meta"))
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    """The same numbers as the start of a new graph."""
+    return tensor.detach().requires_grad_() if tensor.requires_grad else tensor
+
+
+def _filled(state: Any, given: list[Tensor | None]) -> Any:
+    like = next(g for g in given if g is not None)
+    return with_tensors(
+        state,
+        [
+            torch.zeros(t.shape, dtype=t.dtype, device=like.device) if g is None else g
+            for t, g in zip(tensors(state), given, strict=True)
+        ],
+    )
+
+
+@dataclass
+class Work:
+    """What one solve leaves for its backward. Subclasses say what ``out`` keeps and how ``back`` uses it."""
+
+    adjoint: Any
+    route: Route
+    x0: Any
+    args: Args
+    shape: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        kinds = {t.device.type for t in tensors(self.x0)}
+        self.casts = [
+            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)) for kind in kinds if kind != "meta"
+        ]
+
+    @property
+    def name(self) -> str:
+        """The adjoint, for messages."""
+        return type(self.adjoint).__name__
+
+    def precision(self) -> Any:
+        """The autocast of the way out, for the way back."""
+        kind, dtype, on = self.casts[0]
+        return torch.autocast(kind, dtype=dtype, enabled=on)
+
+    def out(self, x0: Any, args: Args) -> list[Any]:
+        """Walk without gradients and return the kept states."""
+        raise NotImplementedError
+
+    def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
+        """Return gradients by x0, and by the leaves of args by their place."""
+        raise NotImplementedError
+
+    def run(self) -> list[Any]:
+        """Apply the operation."""
+        leaves = [*tensors(self.x0), *tensors(self.args)]
+        out = iter(Solving.apply(self, len(tensors(self.x0)), *leaves))
+        return [mapped(state, lambda _: next(out)) for state in self.shape]
+
+    def journey(self, args: Args = None, keep: bool = False, clip: float | None = None) -> Journey:
+        """A journey along the route."""
+        return Journey(clipped(self.route, clip), keep, args)
+
+
+def counts(route: Route, part: range) -> int:
+    """How many states the steps of ``part`` keep."""
+    return sum(len(route.moments[i]) for i in part)
+
+
+@dataclass
+class _Taped(Work):
+    """Keep something of every evaluation."""
+
+    legs: list[Leg] = field(default_factory=list)
+
+    def out(self, x0: Any, args: Args) -> list[Any]:
+        _, kept, self.legs = self.journey(keep=self.adjoint.gemms).record(x0, args, range(len(self.route.steps)))
+        return kept
+
+    def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
+        journey = self.journey(args, self.adjoint.gemms, self.adjoint.clip)
+        return back_along(journey, self.legs, None, to_kept), journey.sink
+
+
+def back_along(journey: Journey, legs: list[Leg], to_carried: Any, to_kept: list[Any]) -> Any:
+    """Pull back leg after leg, the last one first."""
+    end = len(to_kept)
+    for leg in reversed(legs):
+        start = end - counts(journey.route, leg.part)
+        to_carried = journey.pull(leg, to_carried, to_kept[start:end])
+        end = start
+    return to_carried
+
+
+@register
+@dataclass(frozen=True)
+class Recompute:
+    """Keep one slope an evaluation, and evaluate the field once more on the way back, one evaluation's graph at a time.
+
+    Memory is one state an evaluation; weights over depth are made anew, block by block. ``clip``: see ``Direct``.
+    """
+
+    clip: float | None = None
+    reads_late = True
+    gemms = False
+
+    def run(self, route: Route, x0: Any, args: Args) -> list[Any]:
+        """Solve as one operation."""
+        return _Taped(self, route, x0, args).run()
+
+
+@register
+@dataclass(frozen=True)
+class Lean:
+    """Keep of each evaluation only what its matrix products need, and go back by hand: less memory in the same time.
+
+    Fields without a hand-written backward are evaluated once more, as under ``Recompute``. ``clip``: see ``Direct``.
+    """
+
+    clip: float | None = None
+    reads_late = True
+    gemms = True
+
+    def run(self, route: Route, x0: Any, args: Args) -> list[Any]:
+        """Solve as one operation."""
+        return _Taped(self, route, x0, args).run()
+
+
+@dataclass
+class _Checkpointed(Work):
+    """Keep states between segments of steps."""
+
+    starts: list[tuple[range, Any, Noise | None]] = field(default_factory=list)
+
+    def out(self, x0: Any, args: Args) -> list[Any]:
+        journey, x, kept = self.journey(), x0, []
+        quiet = is_quiet(base_of(self.route.field))
+        for part in self.adjoint.segments(self.route):
+            self.starts.append((part, x, None if quiet else noise_now()))
+            x, more = journey.go(x, args, part)
+            kept += more
+        return kept
+
+    def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
+        journey = self.journey(args, self.adjoint.gemms, self.adjoint.clip)
+        to_carried, end = None, len(to_kept)
+        for part, x, noise in reversed(self.starts):
+            start = end - counts(self.route, part)
+            with replayed(noise):
+                to_carried = self._segment(journey, part, x, to_carried, to_kept[start:end])
+            end = start
+        return to_carried, journey.sink
+
+    def _segment(self, journey: Journey, part: range, x: Any, to_carried: Any, to_kept: list[Any]) -> Any:
+        """Record and pull, or halve: the second half first, from a state that is walked to anew."""
+        if not self.adjoint.recursive or len(part) <= 1:
+            with torch.no_grad():
+                _, _, legs = journey.record(x, journey.args, part)
+            return back_along(journey, legs, to_carried, to_kept)
+        middle = (part.start + part.stop) // 2
+        first, second = range(part.start, middle), range(middle, part.stop)
+        before = noise_now()
+        with torch.no_grad():
+            halfway, _ = journey.go(x, journey.args, first)
+        cut = counts(self.route, first)
+        to_carried = self._segment(journey, second, halfway, to_carried, to_kept[cut:])
+        with replayed(before):
+            return self._segment(journey, first, x, to_carried, to_kept[:cut])
+
+
+@register
+@dataclass(frozen=True)
+class Checkpoint:
+    """Keep the state after every ``every`` steps (a whole number) or Δz (a fraction), and walk the steps between again.
+
+    Memory is that of the kept states and of one segment, so O(√L) with every = √L, for one more forward pass
+    (Griewank 1992; Chen et al. 2016). ``recursive`` halves each segment again and again: O(log) states, for a forward
+    pass a level. ``clip``: see ``Direct``.
+    """
+
+    every: int | float
+    recursive: bool = False
+    clip: float | None = None
+    reads_late = True
+    gemms = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.every, bool) or not self.every > 0:
+            remedy = "Use a whole number n ≥ 1, best about √L, or a length Δz such as 0.1."
+            raise SolveError("Checkpoint(every=n) counts steps, every=Δz measures depth", got=self.every, remedy=remedy)
+
+    def segments(self, route: Route) -> list[range]:
+        """Cut the steps."""
+        count = len(route.steps)
+        if isinstance(self.every, int):
+            cuts = list(range(0, count, self.every))
+        else:
+            start = route.steps[0][0]
+            number = [int((z - start) / self.every + 1e-9) for z, _ in route.steps]
+            cuts = [i for i in range(count) if i == 0 or number[i] != number[i - 1]]
+        return [range(a, b) for a, b in itertools.pairwise([*cuts, count])]
+
+    def run(self, route: Route, x0: Any, args: Args) -> list[Any]:
+        """Solve as one operation."""
+        return _Checkpointed(self, route, x0, args).run()
+
+
+def redo(adjoint: Checkpoint, route: Route, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
+    """Walk out once more from the start with checkpoints, and back."""
+    work = _Checkpointed(adjoint, route, x0, args)
+    with torch.no_grad():
+        work.out(x0, args)
+    return work.back(x0, args, to_kept)
+
+
+@register
+@dataclass(frozen=True)
+class Mixed(Checkpoint):
+    """Coarse checkpoints and a fine replay: each segment is walked again keeping one slope an evaluation.
+
+    The least memory of the checkpointing adjoints, for two more forward passes.
+    """
+
+    gemms = False

@@ -1,0 +1,115 @@
+"""The reversible adjoint: the path is computed backwards from its end."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from continua.config import register
+from continua.errors import SolveError, SolveFailed
+from continua.flow.recompute import Checkpoint, Journey, Leg, Work, counts, redo
+from continua.flow.tape import Entry, Tape
+from continua.flow.vectorfield import Projection, Sum, base_of
+from continua.flow.walk import Route
+from continua.tree import tensors
+from continua.typing import Args, Tensor
+
+
+@register
+@dataclass(frozen=True)
+class Reversible:
+    """Undo the steps of a reversible solver on the way back: memory does not grow with the number of steps.
+
+    Gradients are exact up to the rounding of the reconstruction. It is measured: the start that is arrived at is
+    compared with the one that was kept, and above ``drift`` (relative; 100 roundings if None) the backward pass is
+    done again with checkpoints, or refused if ``fallback=False``. ``clip``: see ``Direct``.
+    """
+
+    drift: float | None = None
+    fallback: bool = True
+    clip: float | None = None
+    reads_late = True
+
+    def run(self, route: Route, x0: Any, args: Args) -> list[Any]:
+        """Solve as one operation."""
+        if not hasattr(route.solver, "undo"):
+            remedy = f"Use ReversibleSolver({route.solver}) or ReversibleHeun(), or Checkpoint(n) gradients."
+            raise SolveError("reversible gradients need a reversible solver", got=route.solver, remedy=remedy)
+        base = base_of(route.field)
+        if isinstance(base, Sum) and any(isinstance(part, Projection) for part in base.parts):
+            remedy = "Use pre-norm, or Checkpoint(n) gradients."
+            raise SolveError("a projection cannot be undone", got="a field with projections", remedy=remedy)
+        return _Reversed(self, route, x0, args).run()
+
+
+@dataclass
+class _Reversed(Work):
+    """Keep the end."""
+
+    end: Any = None
+
+    def out(self, x0: Any, args: Args) -> list[Any]:
+        self.end, kept = self.journey().go(x0, args, range(len(self.route.steps)))
+        return kept
+
+    def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
+        journey = self.journey(args, True, self.adjoint.clip)
+        reached, to_x0 = self._undo(journey, x0, to_kept)
+        drift, limit = _distance(reached, x0), self.adjoint.drift
+        limit = 100 * torch.finfo(tensors(x0)[0].dtype).eps if limit is None else limit
+        self.route.notes["drift"] = drift
+        if drift <= limit:
+            return to_x0, journey.sink
+        if not self.adjoint.fallback:
+            remedy = "Allow the fallback, take smaller steps, or use Checkpoint(n)."
+            got = f"a start that is off by {drift:.1e} (allowed: {limit:.1e})"
+            raise SolveFailed("the steps could not be undone", got=got, remedy=remedy, z=self.route.steps[0][0])
+        self.route.notes["path"] = "checkpoints, since undoing the steps drifted"
+        again = Checkpoint(max(1, round(len(self.route.steps) ** 0.5)), clip=self.adjoint.clip)
+        return redo(again, self.route, x0, args, to_kept)
+
+    def _undo(self, journey: Journey, x0: Any, to_kept: list[Any]) -> tuple[Any, Any]:
+        """Step by step backwards: undo with a tape, then pull the step back with what the tape saw."""
+        carried, to_carried, end, waiting = self.end, None, len(to_kept), None
+        for block in reversed(journey.pieces(range(len(self.route.steps)))):
+            read = journey.read(block)
+            gathered = Tape(keep=True)
+            for i in reversed(block):
+                start = end - counts(self.route, range(i, i + 1))
+                leg, carried, waiting = self._leg(i, carried, read, waiting, x0)
+                tape = leg.tape.replay()
+                tape.found = gathered.found
+                to_carried = journey.replay(leg, tape, read, to_carried, to_kept[start:end])
+                end = start
+            journey.collect(gathered)
+        return self.route.solver.show(carried), to_carried
+
+    @torch.no_grad()
+    def _leg(self, i: int, after: Any, read: Args, waiting: list[Entry] | None, x0: Any) -> tuple[Leg, Any, Any]:
+        """Undo step i, and put its evaluations in the order in which the step makes them."""
+        solver: Any = self.route.solver
+        z, dz = self.route.steps[i]
+        if solver.lag and waiting is None:  # the evaluation of the last step of all
+            tape = Tape(keep=True)
+            solver.again(tape.through(self.route.field), z + dz, after, read)
+            waiting = tape.entries
+        tape = Tape(keep=True)
+        before = solver.undo(tape.through(self.route.field), z, dz, after, read)
+        seen = solver.forward_order(tape.entries)
+        own, waiting = (waiting or [], seen) if solver.lag else (seen, None)
+        part, start = range(i, i + 1), x0 if i == 0 else before
+        if any(theta < 1 for theta in self.route.moments[i]):  # interpolation evaluates more than the step
+            tape = Tape(keep=True)
+            self.route.walk(start, read, part, tape.through(self.route.field))
+            own = tape.entries
+        elif i == 0 and solver.lag:
+            own = seen + own
+        return Leg(part, start, Tape(True, own)), before, waiting
+
+
+def _distance(reached: Any, kept: Any) -> float:
+    """How far two states are apart, relative to their size."""
+    pairs = list(zip(tensors(reached), tensors(kept), strict=True))
+    off = max(float((a - b).abs().max()) for a, b in pairs)
+    size = max(float(b.abs().max()) for _, b in pairs)
+    return off / size if size else off

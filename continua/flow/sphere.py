@@ -1,0 +1,82 @@
+"""A solver that stays on the sphere."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from continua.config import register
+from continua.flow.runge_kutta import RK4, Attempt, OneStep, Solver, Tableau
+from continua.flow.vectorfield import Bound, Flow, Projection, Sum, VectorField, project
+from continua.geometry import retract, tangent
+from continua.typing import Args, Tensor
+
+
+@register
+@dataclass(frozen=True)
+class OnSphere(OneStep):
+    """x' = P_x f(z, x) for tokens of norm ``radius``: the field is made tangent, and each step ends on the sphere.
+
+    The order is that of the inner method, since the tangent flow itself never leaves the sphere.
+    """
+
+    inner: Solver = RK4()  # noqa: RUF009  (frozen and stateless)
+    radius: float = 1.0
+
+    @property
+    def order(self) -> int:
+        """That of the inner method."""
+        return self.inner.order
+
+    @property
+    def tableau(self) -> Tableau | None:
+        """That of the inner method."""
+        return getattr(self.inner, "tableau", None)
+
+    def __str__(self) -> str:
+        return f"OnSphere({self.inner})"
+
+    def step(self, field: VectorField, z: float, dz: float, x: Any, args: Args) -> Any:
+        """An inner step of the tangent field, then back to the sphere."""
+        moved = self.inner.step(self.velocity(field), z, dz, x, args)
+        return self._land(moved if self._splits else project(field, z + dz, moved, args))
+
+    def attempt(self, field: VectorField, z: float, dz: float, x: Any, args: Args, first: Any = None) -> Attempt:
+        """The same with an estimate of its error."""
+        known = None if first is None else _along(x, first)
+        tried: Attempt = self.inner.attempt(self.velocity(field), z, dz, x, args, known)  # type: ignore[attr-defined]
+        return tried._replace(x=self._land(project(field, z + dz, tried.x, args)), last=None)
+
+    @staticmethod
+    def tangent(x: Any, v: Any) -> Any:
+        """The part of a slope that the solver follows."""
+        return _along(x, v)
+
+    def velocity(self, field: VectorField) -> VectorField:
+        """The tangent field: part by part for an inner solver that splits, whole otherwise."""
+        if isinstance(field, Sum) and self._splits:
+            return Sum(
+                tuple(part if isinstance(part, Projection) else Flow(made_tangent(part.f)) for part in field.parts)
+            )
+        return made_tangent(field)
+
+    @property
+    def _splits(self) -> bool:
+        """Whether the inner solver takes the parts, and so their projections, itself."""
+        return not hasattr(self.inner, "tableau")
+
+    def _land(self, x: Any) -> Any:
+        if isinstance(x, tuple):
+            return (self._land(x[0]), *x[1:])
+        return retract(x, self.radius) if isinstance(x, Tensor) else x
+
+
+def made_tangent(f: VectorField) -> Bound:
+    """The same field, its slopes without the part along x."""
+    read, local = getattr(f, "read", None), getattr(f, "local", None)
+    return Bound(lambda z, x, args: _along(x, f(z, x, args)), read, local)
+
+
+def _along(x: Any, v: Any) -> Any:
+    """Of a tuple the first is the state on the sphere; a running cost may ride behind it."""
+    if isinstance(x, tuple):
+        return (_along(x[0], v[0]), *v[1:])
+    return tangent(x, v) if isinstance(x, Tensor) else v

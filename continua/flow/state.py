@@ -1,0 +1,35 @@
+"""Arithmetic of states: a tensor, a tuple of states (several fields, a running cost), or a plain number (dry runs)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, add
+
+
+def axpy(x: Any, scale: float, k: Any) -> Any:
+    """x + scale·k, one kernel a tensor."""
+    if isinstance(x, Tensor):
+        return add(x, k, alpha=scale)
+    if isinstance(x, tuple):
+        return tuple(axpy(a, scale, b) for a, b in zip(x, k, strict=True))
+    return x + scale * k
+
+
+def combine(x: Any, dz: float, coefficients: Sequence[float], slopes: Sequence[Any]) -> Any:
+    """x + dz Σ c_i k_i, vanishing coefficients left out."""
+    for coefficient, slope in zip(coefficients, slopes, strict=True):
+        if coefficient != 0.0:
+            x = axpy(x, dz * coefficient, slope)
+    return x
+
+
+def total(dz: float, coefficients: Sequence[float], slopes: Sequence[Any]) -> Any:
+    """dz Σ c_i k_i."""
+    used = [(c, k) for c, k in zip(coefficients, slopes, strict=True) if c != 0.0]
+    (first, slope), rest = used[0], used[1:]
+    return combine(scaled(dz * first, slope), dz, [c for c, _ in rest], [k for _, k in rest])
+
+
+def scaled(scale: float, x: Any) -> Any:
+    """scale·x."""
+    return tuple(scaled(scale, part) for part in x) if isinstance(x, tuple) else scale * x

@@ -1,0 +1,129 @@
+"""Walking known steps: blocks of them, the depths they read, and the states kept on the way."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from continua.flow.cost import plain
+from continua.flow.runge_kutta import Solver
+from continua.flow.trajectory import Moments, Piece, Steps
+from continua.flow.vectorfield import Flow, Projection, Sum, VectorField, is_read, kinds_of, read_at
+from continua.typing import Args
+
+NODES = 16  # depths read at once where memory counts: bounds the bytes of generated weights that are alive
+
+
+@dataclass(frozen=True)
+class Route:
+    """A field, a solver, the steps to take and what to keep of them."""
+
+    field: VectorField
+    solver: Solver
+    steps: Steps
+    moments: Moments
+    notes: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)  # what the backward pass has to say
+
+    def walk(self, x: Any, args: Args, part: range, field: VectorField | None = None) -> tuple[Any, list[Any]]:
+        """Take the steps of ``part``; return what is carried and the kept states. The first step begins from x0."""
+        solver, field, kept = self.solver, self.field if field is None else field, []
+        if part.start == 0:
+            x = solver.begin(field, self.steps[0][0], x, args)
+        for i in part:
+            z, dz = self.steps[i]
+            before, x = x, solver.step(field, z, dz, x, args)
+            if self.moments[i]:
+                kept += self.look(self.moments[i], i, before, x, args, field)
+        return x, kept
+
+    def look(self, thetas: tuple[float, ...], i: int, before: Any, after: Any, args: Args, field: Any) -> list[Any]:
+        """The states at some moments of one step."""
+        end = self.solver.show(after)
+        if thetas == (1.0,):
+            return [end]
+        (z, dz), start = self.steps[i], self.solver.show(before)
+        found = piece(self.solver, field, Piece(z, dz, start, end), args)
+        return [end if theta == 1.0 else found.at(theta) for theta in thetas]
+
+    def blocks(self) -> Iterator[range]:
+        """Runs of steps that read about ``NODES`` depths; all steps at once where nothing is left to read."""
+        count = len(self.steps)
+        size = count if is_read(self.field) else max(1, NODES // evaluations(self._plain, kinds_of(self.field)))
+        for start in range(0, count, size):
+            yield range(start, min(start + size, count))
+
+    def read(self, args: Args, part: range) -> Args:
+        """The weights that the steps of ``part`` ask for."""
+        if is_read(self.field):
+            return args
+        return read_at(self.field, self.asked(part), args)
+
+    def asked(self, part: range) -> tuple[tuple[float, ...], ...]:
+        """At which depths each part of the field is evaluated."""
+        window = slice(part.start, part.stop)
+        kinds, begin = kinds_of(self.field), part.start == 0
+        return dry_run(kinds, self._plain, self.steps[window], self.moments[window], begin)[0]
+
+    @property
+    def evaluations(self) -> int:
+        """How often the field is evaluated."""
+        kinds, solver = kinds_of(self.field), self._plain
+        if all(thetas in ((), (1.0,)) for thetas in self.moments):
+            begin = evaluations(solver, kinds, begin=True) - evaluations(solver, kinds)
+            return len(self.steps) * evaluations(solver, kinds) + begin
+        return dry_run(kinds, solver, self.steps, self.moments, True)[1]
+
+    @property
+    def _plain(self) -> Any:
+        """The solver of the state alone."""
+        return plain(self.solver)
+
+
+def piece(solver: Solver, field: VectorField, bare: Piece, args: Args) -> Piece:
+    """Add to one step what interpolation of the solver's order needs."""
+    if solver.order <= 2:
+        return bare
+    z, dz, x, end = bare[:4]
+    velocity = getattr(solver, "velocity", None)  # of a solver that moves along another field than the given one
+    moving = field if velocity is None else velocity(field)
+    slopes = (moving(z, x, args), moving(z + dz, end, args))
+    if solver.order <= 4:
+        return bare._replace(slopes=slopes)
+    middle = solver.show(solver.step(field, z, dz / 2, solver.begin(field, z, x, args), args))
+    return bare._replace(slopes=slopes, middle=middle)
+
+
+@functools.lru_cache(maxsize=512)
+def evaluations(solver: Any, kinds: tuple[bool, ...] | None, begin: bool = False) -> int:
+    """Evaluations of one step, and those of beginning."""
+    return dry_run(kinds, solver, ((0.0, 1.0),), ((1.0,),), begin)[1]
+
+
+@functools.lru_cache(maxsize=256)
+def dry_run(
+    kinds: tuple[bool, ...] | None, solver: Any, steps: Steps, moments: Moments, begin: bool
+) -> tuple[tuple[tuple[float, ...], ...], int]:
+    """Walk with plain numbers: at which depths each part is read, and how often the field is evaluated.
+
+    Where parts are taken one by one, an evaluation is a call of the part that is called most often.
+    """
+    calls: list[list[float]] = [[] for _ in kinds or (True,)]
+
+    def recorder(log: list[float]) -> Any:
+        def record(z: float, x: Any, args: None) -> Any:
+            log.append(z)
+            return x
+
+        return record
+
+    flows = kinds or (True,)
+    parts = tuple((Flow if flow else Projection)(recorder(log)) for flow, log in zip(flows, calls, strict=True))
+    args = None if kinds is None else (None,) * len(parts)
+    x = 0.0 if begin else solver.begin(lambda z, x, args: x, 0.0, 0.0, None)
+    skip = 0 if begin else 1  # a walk that does not start at step 0 does not begin
+    field = parts[0] if kinds is None else Sum(parts)
+    route = Route(field, solver, ((0.0, 0.0),) * skip + steps, ((),) * skip + moments)
+    route.walk(x, args, range(skip, skip + len(steps)))
+    flow_calls = [len(log) for log, flow in zip(calls, flows, strict=True) if flow]
+    return tuple(tuple(dict.fromkeys(log)) for log in calls), max(flow_calls, default=0)

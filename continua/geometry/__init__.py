@@ -1,0 +1,5 @@
+"""Geometry: the sets that states are kept on."""
+
+from continua.geometry.sphere import retract, tangent
+
+__all__ = ["retract", "tangent"]

@@ -1,0 +1,163 @@
+"""Weights over depth: sampled when an operator is bound, or later, one matrix product for each block of depths."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from continua.axes import Grid, grid_key
+from continua.errors import SolveError
+from continua.fields import Expansion, Field
+from continua.typing import Args, Letter, Tensor
+
+Grids = Mapping[Letter, Grid]
+Reader = Callable[[Sequence[float], Args], Args]
+Finish = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+
+@functools.lru_cache(maxsize=512)
+def depth_grid(depths: tuple[float, ...]) -> Grid:
+    """Return the grid of the depths at which a part is read."""
+    nodes = np.array(depths, dtype=np.float64)[:, None]
+    return Grid(torch.from_numpy(nodes), torch.ones(len(depths), dtype=torch.float64), key=grid_key(nodes))
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A field to be read times the quadrature weights of the letters ``over``, then reshaped by ``then``.
+
+    ``grids`` replaces the grids it is read on (heads that share keys). ``then`` must act on each depth alone and
+    linearly, so that it may be applied to coefficients in depth as well.
+    """
+
+    field: Field | None
+    over: str = ""
+    then: Callable[[Tensor], Tensor] | None = None
+    grids: Grids | None = None
+
+    @property
+    def varies(self) -> bool:
+        """Whether it is a function of depth."""
+        return self.field is not None and "z" in self.field.letters
+
+    def on(self, grids: Grids, leaves: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Read now; without a grid for z the coefficients in depth stay."""
+        if self.field is None:
+            raise SolveError("there is no field to read", got=None, remedy="Leave absent weights out.")
+        own = {**grids, **{k: v for k, v in (self.grids or {}).items() if k != "z"}}
+        values = read(self.field, own, self.over, leaves)
+        return values if self.then is None else self.then(values)
+
+
+def read(field: Field, grids: Grids, over: str = "", leaves: Mapping[str, Tensor] | None = None) -> Tensor:
+    """Return the values of ``field`` on the grids, times the quadrature weights of the letters ``over``.
+
+    Folding the weights here makes every later integral a plain matrix product. Where they are one (native nodes),
+    the stored tensor itself is returned.
+    """
+    asked = {letter: grids[letter] for letter in field.letters if letter in grids}
+    made = field.on(**asked) if leaves is None else functional_call(_module(field), dict(leaves), (), asked)
+    values: Tensor = made
+    for letter in over:
+        if not grids[letter].is_unit:
+            place = len(field.letters) - 1 - field.letters.index(letter)
+            values = values * grids[letter].weights.to(values).reshape(-1, *[1] * place)
+    return values
+
+
+def sample(
+    grids: Grids, weights: Mapping[str, Weight], late: bool = False, finish: Finish | None = None
+) -> tuple[dict[str, Any], Reader | None]:
+    """Read weights, sorted into those of every depth and those of each; ``finish`` makes the last changes.
+
+    What varies over depth is read now where ``grids["z"]`` says where, unless it is to be read ``late`` (to save the
+    memory of weights that are not stored anyway): then coefficients are returned, and a reader for blocks of depths.
+    ``unbind`` instead of indexing: its backward is one stack, where each index would fill a whole tensor with zeros.
+    """
+    z = grids.get("z")
+    present = {name: weight for name, weight in weights.items() if weight.field is not None}
+    later = {name: w for name, w in present.items() if w.varies and (z is None or (late and not _is_stored(w, z)))}
+    now = {name: w.on(grids) for name, w in present.items() if name not in later}
+    fixed = _finished({name: values for name, values in now.items() if not present[name].varies}, finish)
+    varying = {name: values for name, values in now.items() if present[name].varies}
+    layers = {} if z is None else _layers(z, varying if later else _finished(varying, finish))
+    args: dict[str, Any] = {"fixed": fixed, "depth": layers}
+    if not later:
+        return args, None
+    bare = {letter: grid for letter, grid in grids.items() if letter != "z"}
+    args["along"] = {name: _leaves(weight, bare) for name, weight in later.items()}
+
+    def reader(depths: Sequence[float], args: Args) -> Args:
+        block = depth_grid(tuple(depths))
+        made = {name: _late(weight, bare, block, args["along"][name]) for name, weight in later.items()}
+        layers = {z: {**args["depth"].get(z, {}), **own} for z, own in _layers(block, _finished(made, finish)).items()}
+        return {**{key: value for key, value in args.items() if key != "along"}, "depth": layers}
+
+    return args, reader
+
+
+def _is_stored(weight: Weight, z: Grid) -> bool:
+    return isinstance(weight.field, Expansion) and weight.field.is_stored_on("z", z)
+
+
+def _leaves(weight: Weight, grids: Grids) -> dict[str, Any]:
+    """The tensors from which a weight will be read: coefficients in depth, and parameters of networks."""
+    field = weight.field
+    if not isinstance(field, Expansion):
+        return {"network": dict(_module(field).named_parameters())}
+    network = field.networks["z"] if "z" in field.networks else None  # noqa: SIM401  (a ModuleDict has no get)
+    return {
+        "coefficients": weight.on(grids),
+        "network": {} if network is None else dict(network.named_parameters()),
+    }
+
+
+def _late(weight: Weight, grids: Grids, z: Grid, leaves: Mapping[str, Any]) -> Tensor:
+    if isinstance(weight.field, Expansion):
+        return weight.field.later(leaves["coefficients"], "z", z, leaves["network"])
+    return weight.on({**grids, "z": z}, leaves["network"])
+
+
+def _module(field: object) -> nn.Module:
+    if not isinstance(field, nn.Module):
+        raise SolveError("a field needs parameters", got=type(field).__name__, remedy="Make it an nn.Module.")
+    return field
+
+
+def _finished(values: dict[str, Tensor], finish: Finish | None) -> dict[str, Tensor]:
+    return values if finish is None or not values else finish(values)
+
+
+def _layers(z: Grid, values: Mapping[str, Tensor]) -> dict[float, dict[str, Tensor]]:
+    depths: list[float] = z.nodes[:, 0].tolist()
+    layers: dict[float, dict[str, Tensor]] = {depth: {} for depth in depths}
+    for name, tensor in values.items():
+        for depth, layer in zip(depths, tensor.unbind(0), strict=True):
+            layers[depth][name] = layer
+    return layers
+
+
+def at_depth(weights: Mapping[str, Any], z: float) -> dict[str, Tensor]:
+    """Return the weights that apply at depth ``z``."""
+    layer = weights["depth"].get(z)
+    if not weights["depth"] and "along" not in weights:
+        fixed: dict[str, Tensor] = weights["fixed"]
+        return fixed
+    if layer is None:
+        known = ", ".join(f"{d:g}" for d in list(weights["depth"])[:4])
+        raise SolveError(
+            "the weights were not read at this depth",
+            got=f"z={z!r} (read at {known}, …)",
+            remedy="Bind with this depth.",
+        )
+    return {**weights["fixed"], **layer} if weights["fixed"] else layer
+
+
+def local(z: float, args: Args) -> Args:
+    """The part of an operator's arguments that its function looks at in depth ``z``."""
+    return {**{key: value for key, value in args.items() if key != "along"}, "depth": {z: args["depth"].get(z, {})}}

@@ -1,0 +1,223 @@
+"""Hand-written backward passes of the standard field: they keep what the matrix products need and nothing else.
+
+Norms and activations are made again on the way back, and the last product of each branch is not needed there at all.
+Fused attention keeps its own graph (queries, keys, values, its answer and the log-sums), so every mask, bias and
+device goes through the same kernels as the plain path.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.functional import linear
+
+from continua.flow.vectorfield import Bound, Gradients, HandWritten
+from continua.operators.activation import Activation
+from continua.operators.depth import at_depth
+from continua.operators.position import Position
+from continua.operators.scores import Plan
+from continua.tree import mapped, tensors
+from continua.typing import Args, Mapping, Tensor
+
+Pairs = list[tuple[Tensor, Tensor]]
+
+
+def _flat(x: Tensor) -> Tensor:
+    """All tokens in one dimension."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def _pull_linear(pairs: Pairs, x: Tensor, g: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Gradients of g·(Wx + b) by W and b."""
+    if weight.requires_grad:
+        pairs.append((weight, (g.mT @ x).to(weight.dtype)))
+    if bias is not None and bias.requires_grad:
+        pairs.append((bias, g.sum(0).to(bias.dtype)))
+
+
+@dataclass(frozen=True)
+class LeanPointwise:
+    """φ1(xW1 + b1) [· xG] W2 + b2: keeps what goes into φ1 (and the gate)."""
+
+    phi: Activation
+    gated: bool
+    uses_x = False
+
+    def prepare(self, z: float, x: Tensor, args: Args) -> Any:
+        """The hidden values before φ1, and the gate."""
+        w = at_depth(args, z)
+        return linear(x, w["w1"], w.get("b1")), linear(x, w["gate"]) if self.gated else None
+
+    def finish(self, z: float, x: Tensor, kept: Any, args: Args) -> Tensor:
+        """φ1 and the second map."""
+        w, (before, gate) = at_depth(args, z), kept
+        hidden = self.phi(before)
+        return linear(hidden if gate is None else hidden * gate, w["w2"], w.get("b2"))
+
+    def pull(self, z: float, x: Tensor, kept: Any, args: Args, g: Tensor) -> tuple[Tensor, Gradients]:
+        """Backwards through W2, φ1 (evaluated again) and W1."""
+        w, (before, gate) = at_depth(args, z), kept
+        pairs: Pairs = []
+        with torch.enable_grad():
+            inputs = [t.detach().requires_grad_() for t in (before, gate) if t is not None]
+            hidden = self.phi(inputs[0]) if gate is None else self.phi(inputs[0]) * inputs[1]
+        rows, flat = _flat(x), _flat(g)
+        _pull_linear(pairs, _flat(hidden.detach()), flat, w["w2"], w.get("b2"))
+        to_hidden = (flat @ w["w2"]).view(hidden.shape).to(hidden.dtype)
+        found = torch.autograd.grad(hidden, inputs, to_hidden)
+        to_before = _flat(found[0])
+        _pull_linear(pairs, rows, to_before, w["w1"], w.get("b1"))
+        gx = to_before @ w["w1"]
+        if gate is not None:
+            _pull_linear(pairs, rows, _flat(found[1]), w["gate"], None)
+            gx = gx + _flat(found[1]) @ w["gate"]
+        return gx.view(x.shape), pairs
+
+
+def merged(mixed: Tensor) -> Tensor:
+    """[b, h, t, e] → [b, t, h·e]."""
+    mixed = mixed.transpose(1, 2)
+    return mixed.reshape(*mixed.shape[:2], -1)
+
+
+def spread(x: Tensor, like: Tensor) -> Tensor:
+    """One memory may serve all samples."""
+    return x if len(x) == len(like) else x.expand(len(like), -1, -1, -1)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How queries, keys and values of all heads are laid out, turned and mixed."""
+
+    plan: Plan
+    position: Position
+    inner: int
+    cross: bool
+
+    def split(self, x: Tensor) -> Tensor:
+        """[b, t, h·e] → [b, h, t, e]."""
+        return x.unflatten(-1, (-1, self.inner)).transpose(1, 2)
+
+    def turned(self, x: Tensor, args: Args, where: str) -> Tensor:
+        """Split, and turned by the position."""
+        return self.position.turn(self.split(x), args["scores"][where])
+
+    def keys_and_values(self, x: Tensor, w: Mapping[str, Tensor], args: Args) -> tuple[Tensor, Tensor]:
+        """Keys and values before they are split: of the state itself, or of what it attends to."""
+        k = linear(args.get("source", x), w["k"], w.get("bk"))
+        return k, linear(args.get("values", x), w["v"], w.get("bv"))
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, scores: Mapping[str, Any]) -> Tensor:
+        """Attend."""
+        return self.plan.attend(q, spread(k, q), spread(v, q), scores)
+
+    def unturned(self, g: Tensor, args: Args, where: str) -> Tensor:
+        """Pull a gradient back through the turn, which is linear, and lay it out as [b·t, h·e]."""
+        if type(self.position).turn is not Position.turn:
+            with torch.enable_grad():
+                start = torch.zeros_like(g).requires_grad_()
+                turned = self.position.turn(start, args["scores"][where])
+            g = torch.autograd.grad(turned, start, g)[0]
+        return _flat(merged(g))
+
+
+@dataclass(frozen=True)
+class LeanAttention:
+    """Attention: keeps queries, keys, values and their mixture, through the graph of the fused kernel alone."""
+
+    heads: Heads
+    uses_x = False
+
+    def prepare(self, z: float, x: Tensor, args: Args) -> Any:
+        """Project, split, turn and mix."""
+        w, heads = at_depth(args, z), self.heads
+        q = heads.turned(linear(x, w["q"], w.get("bq")), args, "queries")
+        k, v = heads.keys_and_values(x, w, args)
+        k, v = heads.turned(k, args, "keys" if heads.cross else "queries"), heads.split(v)
+        with torch.enable_grad():
+            inputs = [t.detach().requires_grad_() for t in (q, k, v)]
+            scores = mapped(args["scores"], lambda t: t.detach().requires_grad_(t.requires_grad))
+            mixed = heads.mix(inputs[0], inputs[1], inputs[2], scores)
+        return [*inputs, *(t for t in tensors(scores) if t.requires_grad)], mixed
+
+    def finish(self, z: float, x: Tensor, kept: Any, args: Args) -> Tensor:
+        """The output map."""
+        w = at_depth(args, z)
+        return linear(merged(kept[1].detach()), w["o"], w.get("bo"))
+
+    def pull(self, z: float, x: Tensor, kept: Any, args: Args, g: Tensor) -> tuple[Tensor, Gradients]:
+        """Backwards through the output map, the fused kernel and the three projections."""
+        w, heads, (inputs, mixed) = at_depth(args, z), self.heads, kept
+        pairs: Pairs = []
+        flat = _flat(g)
+        _pull_linear(pairs, _flat(merged(mixed.detach())), flat, w["o"], w.get("bo"))
+        to_mixed = heads.split((flat @ w["o"]).view(*g.shape[:-1], -1)).to(mixed.dtype)
+        leaves = [leaf for leaf in tensors(args["scores"]) if leaf.requires_grad]
+        found = torch.autograd.grad(mixed, inputs, to_mixed, retain_graph=True, allow_unused=True)
+        pairs += [(leaf, gl) for leaf, gl in zip(leaves, found[3:], strict=True) if gl is not None]
+        own = "keys" if heads.cross else "queries"
+        to_q, to_k = heads.unturned(found[0], args, "queries"), heads.unturned(found[1], args, own)
+        to_v = _flat(merged(found[2]))
+        rows = _flat(x)
+        _pull_linear(pairs, rows, to_q, w["q"], w.get("bq"))
+        gx = to_q @ w["q"]
+        for name, to, source in (("k", to_k, args.get("source", x)), ("v", to_v, args.get("values", x))):
+            _pull_linear(pairs, rows if source is x else _flat(source), to, w[name], w.get(f"b{name}"))
+            if source is x:
+                gx = torch.addmm(gx, to, w[name]) if gx.dtype == to.dtype == w[name].dtype else gx + to @ w[name]
+            elif source.requires_grad:
+                pairs.append((source, (to @ w[name]).view(source.shape).to(source.dtype)))
+        return gx.view(x.shape), pairs
+
+
+@dataclass(frozen=True)
+class LeanNormed:
+    """inner(N(x)): the norm is made again on the way back."""
+
+    norm: Bound
+    inner: HandWritten
+    uses_x = True
+
+    def prepare(self, z: float, x: Tensor, args: Args) -> Any:
+        """Normalise, and prepare the branch."""
+        return self.inner.prepare(z, self.norm.f(z, x, args["norm"]), args["inner"])
+
+    def finish(self, z: float, x: Tensor, kept: Any, args: Args) -> Any:
+        """Finish the branch, which seldom looks at the normalised state again."""
+        x = self.norm.f(z, x, args["norm"]) if self.inner.uses_x else x
+        return self.inner.finish(z, x, kept, args["inner"])
+
+    def pull(self, z: float, x: Tensor, kept: Any, args: Args, g: Tensor) -> tuple[Tensor, Gradients]:
+        """Backwards through the branch, then through the norm."""
+        own = args["norm"] if self.norm.local is None else self.norm.local(z, args["norm"])
+        leaves = [leaf for leaf in tensors(own) if leaf.requires_grad]
+        with torch.enable_grad():
+            start = x.detach().requires_grad_()
+            normed = self.norm.f(z, start, args["norm"])
+        to_normed, pairs = self.inner.pull(z, normed.detach(), kept, args["inner"], g)
+        given = [start, *leaves]
+        found = torch.autograd.grad(normed, given, to_normed.to(normed.dtype), allow_unused=True)
+        more = [(leaf, gl) for leaf, gl in zip(leaves, found[1:], strict=True) if gl is not None]
+        return found[0], [*pairs, *more]
+
+
+@dataclass(frozen=True)
+class LeanSkip:
+    """γx + inner(x)."""
+
+    inner: HandWritten
+    gamma: float
+    uses_x = True
+
+    def prepare(self, z: float, x: Tensor, args: Args) -> Any:
+        """Prepare the branch."""
+        return self.inner.prepare(z, x, args)
+
+    def finish(self, z: float, x: Tensor, kept: Any, args: Args) -> Tensor:
+        """Add γx."""
+        return torch.add(self.inner.finish(z, x, kept, args), x, alpha=self.gamma)
+
+    def pull(self, z: float, x: Tensor, kept: Any, args: Args, g: Tensor) -> tuple[Tensor, Gradients]:
+        """Both ways."""
+        gx, pairs = self.inner.pull(z, x, kept, args, g)
+        return torch.add(gx, g, alpha=self.gamma), pairs
