@@ -14,13 +14,13 @@ from continua.flow.finite import culprit, not_finite
 from continua.flow.runge_kutta import Attempt, OneStep, Solver
 from continua.flow.state import axpy, scaled, total
 from continua.flow.trajectory import Piece
-from continua.flow.vectorfield import Flow, Projection, Sum, VectorField, is_read, kinds_of, read_at
-from continua.flow.walk import evaluations
+from continua.flow.vectorfield import VectorField, is_read, kinds_of, read_at
+from continua.flow.walk import evaluations, rehearsed
 from continua.tree import tensors
 from continua.typing import Args, Tensor
 
 SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0
-RETRIES = 5  # an overshoot may leave the field's domain: so often a tenfold smaller step is tried
+RETRIES = 5  # an overshoot may leave the field's domain: so often a tenfold smaller step is tried to pass one depth
 
 
 @register
@@ -83,7 +83,7 @@ class _Search:
     def run(self) -> Found:
         """From one end to the other, or until it cannot go on."""
         failure = self._start()
-        end, retries = self.problem.span[1], 0
+        end, retries, barrier = self.problem.span[1], 0, math.inf
         while failure is None and self.z < end:
             failure = self._stuck()
             if failure is not None:
@@ -94,16 +94,19 @@ class _Search:
             ratio = self.norm(tried.error, self.x, tried.x)
             if not math.isfinite(ratio):
                 retries, self.dz, self.rejected = retries + 1, dz / 10, self.rejected + 1
+                barrier = min(barrier, self.z + dz)
                 if retries > RETRIES:
-                    failure = not_finite(self.z + dz, culprit(tried.error))
+                    failure = not_finite(barrier, culprit(tried.error))
                 continue
-            factor, retries = self._factor(ratio), 0
+            factor = self._factor(ratio)
             if ratio > 1:
                 self.rejected += 1
                 self.dz = dz * min(factor, 1.0)
                 continue
             self._accept(dz, tried, end if last else self.z + dz, ratio)
             self.dz = dz * factor
+            if self.z >= barrier:  # it was an overshoot: the path itself goes on beyond
+                retries, barrier = 0, math.inf
         return self._result(failure)
 
     def _start(self) -> SolveFailed | None:
@@ -211,15 +214,8 @@ class _Search:
         """The weights at the depths that a dry run of ``rehearse`` asks for."""
         if is_read(self.field):
             return self.problem.args
-        kinds = kinds_of(self.field) or (True,)
-        asked: list[dict[float, None]] = [{} for _ in kinds]
-
-        def recorder(log: dict[float, None]) -> Callable[[float, Any, None], Any]:
-            return lambda z, x, args: log.setdefault(z) or x
-
-        parts = tuple((Flow if kind else Projection)(recorder(log)) for kind, log in zip(kinds, asked, strict=True))
-        rehearse(Sum(parts) if kinds_of(self.field) else parts[0], (None,) * len(parts))
-        return read_at(self.field, [tuple(log) for log in asked], self.problem.args)
+        asked = rehearsed(kinds_of(self.field), rehearse)
+        return read_at(self.field, [tuple(dict.fromkeys(log)) for log in asked], self.problem.args)
 
     def _result(self, failure: SolveFailed | None) -> Found:
         stats = {

@@ -69,8 +69,9 @@ def splitting_of(solver: Any) -> LieTrotter | Strang | None:
 
 def plain(solver: Any) -> Any:
     """The solver of the state alone."""
-    if isinstance(solver, Chord):
-        return solver.solver
+    wrapped = getattr(solver, "solver", None)  # of a chord rule or a clipped adjoint
+    if wrapped is not None:
+        return plain(wrapped)
     if isinstance(solver, ReversibleSolver) and isinstance(solver.inner, Chord):
         return replace(solver, inner=solver.inner.solver)
     return solver

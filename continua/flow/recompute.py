@@ -9,6 +9,7 @@ import torch
 from continua.config import register
 from continua.errors import SolveError
 from continua.flow.adjoint import ONCE, ONCE_REMEDY, clipped
+from continua.flow.cost import plain
 from continua.flow.tape import Noise, Tape, is_quiet, noise_now, replayed
 from continua.flow.vectorfield import base_of
 from continua.flow.walk import Route
@@ -68,7 +69,10 @@ class Journey:
     def read(self, part: range) -> Args:
         """The weights of a block, cut from what they were made of: no evaluation's gradient runs on into the making."""
         with torch.enable_grad():
-            read = self.route.read(self.args, part)
+            return self.cut(self.route.read(self.args, part))
+
+    def cut(self, read: Args) -> Args:
+        """The same weights as the start of new graphs."""
         self.made = {}
         return mapped(read, self._cut)
 
@@ -88,7 +92,8 @@ class Journey:
             if not outputs:
                 return mapped(leg.start, torch.zeros_like)
             # evaluations pull their weights back by themselves; a cost paid for chords uses weights in the open
-            weights = [leaf for leaf in tensors(read) if leaf.requires_grad]
+            open_costs = plain(self.route.solver) is not self.route.solver
+            weights = [leaf for leaf in tensors(read) if leaf.requires_grad] if open_costs else []
             given = tensors(start)
             found = torch.autograd.grad(outputs, [*given, *weights], gradients, allow_unused=True)
         tape.add([(leaf, g) for leaf, g in zip(weights, found[len(given) :], strict=True) if g is not None])
@@ -100,9 +105,9 @@ class Journey:
         given = tensors(self.args)
         places = {id(leaf): i for i, leaf in enumerate(given)}
         read = []
-        for leaf, g, _ in tape.found.values():
+        for leaf, g, own in tape.found.values():
             if id(leaf) in places:
-                self.add(places[id(leaf)], g)
+                self.add(places[id(leaf)], g if own else g.clone())
             elif id(leaf) in self.made:
                 read.append((self.made[id(leaf)][1], g))
         if not read:
@@ -116,7 +121,7 @@ class Journey:
     def add(self, place: int, gradient: Tensor) -> None:
         """Add up what several legs give the same argument."""
         known = self.sink.get(place)
-        self.sink[place] = gradient.clone() if known is None else known.add_(gradient)
+        self.sink[place] = gradient if known is None else known.add_(gradient)
 
 
 def _paired(outputs: Any, gradients: Any) -> tuple[list[Tensor], list[Tensor]]:

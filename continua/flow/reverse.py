@@ -7,10 +7,11 @@ import torch
 
 from continua.config import register
 from continua.errors import SolveError, SolveFailed
+from continua.flow.cost import plain
 from continua.flow.recompute import Checkpoint, Journey, Leg, Work, counts, redo
 from continua.flow.tape import Entry, Tape
-from continua.flow.vectorfield import Projection, Sum, base_of
-from continua.flow.walk import Route
+from continua.flow.vectorfield import Projection, Sum, VectorField, base_of, is_read, kinds_of, read_at
+from continua.flow.walk import Route, rehearsed
 from continua.tree import tensors
 from continua.typing import Args, Tensor
 
@@ -72,7 +73,8 @@ class _Reversed(Work):
         """Step by step backwards: undo with a tape, then pull the step back with what the tape saw."""
         carried, to_carried, end, waiting = self.end, None, len(to_kept), None
         for block in reversed(journey.pieces(range(len(self.route.steps)))):
-            read = journey.read(block)
+            with torch.enable_grad():
+                read = journey.cut(self._read(journey.args, block))
             gathered = Tape(keep=True)
             for i in reversed(block):
                 start = end - counts(self.route, range(i, i + 1))
@@ -84,6 +86,21 @@ class _Reversed(Work):
             journey.collect(gathered)
         return self.route.solver.show(carried), to_carried
 
+    def _read(self, args: Args, block: range) -> Args:
+        """The weights at the depths where the steps of a block, and undoing them, ask."""
+        if is_read(self.route.field):
+            return args
+        solver: Any = plain(self.route.solver)
+
+        def undo(field: VectorField, args: Args) -> None:
+            for i in block:
+                z, dz = self.route.steps[i]
+                solver.undo(field, z, dz, solver.begin(field, z + dz, 0.0, args), args)
+
+        also = rehearsed(kinds_of(self.route.field), undo)
+        asked = [tuple(dict.fromkeys([*a, *b])) for a, b in zip(self.route.asked(block), also, strict=True)]
+        return read_at(self.route.field, asked, args)
+
     @torch.no_grad()
     def _leg(self, i: int, after: Any, read: Args, waiting: list[Entry] | None, x0: Any) -> tuple[Leg, Any, Any]:
         """Undo step i, and put its evaluations in the order in which the step makes them."""
@@ -94,6 +111,8 @@ class _Reversed(Work):
             solver.again(tape.through(self.route.field), z + dz, after, read)
             waiting = tape.entries
         tape = Tape(keep=True)
+        if solver.lag and i:  # the depth of the step before, to the last bit: its weights were read there
+            z = self.route.steps[i - 1][0] + self.route.steps[i - 1][1]
         before = solver.undo(tape.through(self.route.field), z, dz, after, read)
         seen = solver.forward_order(tape.entries)
         own, waiting = (waiting or [], seen) if solver.lag else (seen, None)

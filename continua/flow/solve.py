@@ -6,7 +6,7 @@ from typing import Any, TypedDict, Unpack
 
 import torch
 
-from continua.errors import SolveError, SolveFailed
+from continua.errors import SolveError, SolveFailed, nearest
 from continua.flow.adaptive import Adaptive
 from continua.flow.adjoint import Adjoint, Direct, walk_plainly
 from continua.flow.control import Control, Fixed, Found, Problem
@@ -63,8 +63,9 @@ def solve(
     """
     unknown = set(options) - set(Options.__annotations__)
     if unknown:
-        remedy = f"Known: {', '.join(Options.__annotations__)}."
-        raise SolveError("solve does not know this option", got=", ".join(sorted(unknown)), remedy=remedy)
+        word = min(unknown)
+        known = list(Options.__annotations__)
+        raise SolveError("solve does not know this option", got=word, remedy=nearest(word, known))
     save = options.get("save", SaveAt())
     problem = Problem(field, x0, _checked(x0, span), args, solver, save, options.get("observed"))
     save.check(problem.span)

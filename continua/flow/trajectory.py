@@ -49,9 +49,11 @@ class SaveAt:
             return tuple(
                 (1.0,) if i == last or (self.every and (i + 1) % self.every == 0) else () for i in range(last + 1)
             )
-        starts, kept = [z for z, _ in steps], [[] for _ in steps]  # type: list[float], list[list[float]]
+        kept: list[list[float]] = [[] for _ in steps]
+        i = 0
         for point in self.points:
-            i = max(bisect.bisect_left(starts, point) - 1, 0)
+            while i < last and steps[i + 1][0] < point:
+                i += 1
             theta = (point - steps[i][0]) / steps[i][1]
             if theta > 0:
                 kept[i].append(1.0 if theta > 1 - 1e-12 else theta)

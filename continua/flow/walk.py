@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from continua.flow.trajectory import Moments, Piece, Steps
 from continua.flow.vectorfield import Flow, Projection, Sum, VectorField, is_read, kinds_of, read_at
 from continua.typing import Args
 
-NODES = 16  # depths read at once where memory counts: bounds the bytes of generated weights that are alive
+NODES = 8  # depths read at once where memory counts: bounds the bytes of generated weights that are alive
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,20 @@ def dry_run(
 
     Where parts are taken one by one, an evaluation is a call of the part that is called most often.
     """
+    skip = 0 if begin else 1  # a walk that does not start at step 0 does not begin
+
+    def walk(field: VectorField, args: Args) -> None:
+        x = 0.0 if begin else solver.begin(lambda z, x, args: x, 0.0, 0.0, None)
+        route = Route(field, solver, ((0.0, 0.0),) * skip + steps, ((),) * skip + moments)
+        route.walk(x, args, range(skip, skip + len(steps)))
+
+    calls = rehearsed(kinds, walk)
+    flows = [len(log) for log, flow in zip(calls, kinds or (True,), strict=True) if flow]
+    return tuple(tuple(dict.fromkeys(log)) for log in calls), max(flows, default=0)
+
+
+def rehearsed(kinds: tuple[bool, ...] | None, action: Callable[[VectorField, Args], object]) -> list[list[float]]:
+    """The depths at which ``action`` evaluates each part, call by call, found with a field of plain numbers."""
     calls: list[list[float]] = [[] for _ in kinds or (True,)]
 
     def recorder(log: list[float]) -> Any:
@@ -117,13 +131,8 @@ def dry_run(
 
         return record
 
-    flows = kinds or (True,)
-    parts = tuple((Flow if flow else Projection)(recorder(log)) for flow, log in zip(flows, calls, strict=True))
-    args = None if kinds is None else (None,) * len(parts)
-    x = 0.0 if begin else solver.begin(lambda z, x, args: x, 0.0, 0.0, None)
-    skip = 0 if begin else 1  # a walk that does not start at step 0 does not begin
-    field = parts[0] if kinds is None else Sum(parts)
-    route = Route(field, solver, ((0.0, 0.0),) * skip + steps, ((),) * skip + moments)
-    route.walk(x, args, range(skip, skip + len(steps)))
-    flow_calls = [len(log) for log, flow in zip(calls, flows, strict=True) if flow]
-    return tuple(tuple(dict.fromkeys(log)) for log in calls), max(flow_calls, default=0)
+    parts = tuple(
+        (Flow if flow else Projection)(recorder(log)) for flow, log in zip(kinds or (True,), calls, strict=True)
+    )
+    action(parts[0] if kinds is None else Sum(parts), None if kinds is None else (None,) * len(parts))
+    return calls

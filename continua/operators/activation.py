@@ -2,12 +2,25 @@
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 
 from continua.config import register
 from continua.typing import Callable, Tensor
 
 Activation = Callable[[Tensor], Tensor]
+
+
+def pulled(phi: Activation, u: Tensor, g: Tensor) -> Tensor:
+    """g·φ'(u): by the activation's own formula if it has one, else by autograd."""
+    own = getattr(phi, "pull", None)
+    if own is not None:
+        result: Tensor = own(u, g)
+        return result
+    with torch.enable_grad():
+        start = u.detach().requires_grad_()
+        value = phi(start)
+    return torch.autograd.grad(value, start, g)[0]
 
 
 @register
@@ -19,6 +32,10 @@ class Identity:
         """φ at every entry."""
         return x
 
+    def pull(self, u: Tensor, g: Tensor) -> Tensor:
+        """g·φ'(u)."""
+        return g
+
 
 @register
 @dataclass(frozen=True)
@@ -28,6 +45,10 @@ class ReLU:
     def __call__(self, x: Tensor) -> Tensor:
         """φ at every entry."""
         return F.relu(x)
+
+    def pull(self, u: Tensor, g: Tensor) -> Tensor:
+        """g·φ'(u)."""
+        return torch.ops.aten.threshold_backward(g, u, 0)
 
 
 @register
@@ -41,6 +62,10 @@ class GELU:
         """φ at every entry."""
         return F.gelu(x, approximate="tanh" if self.tanh else "none")
 
+    def pull(self, u: Tensor, g: Tensor) -> Tensor:
+        """g·φ'(u)."""
+        return torch.ops.aten.gelu_backward(g, u, approximate="tanh" if self.tanh else "none")
+
 
 @register
 @dataclass(frozen=True)
@@ -50,6 +75,10 @@ class SiLU:
     def __call__(self, x: Tensor) -> Tensor:
         """φ at every entry."""
         return F.silu(x)
+
+    def pull(self, u: Tensor, g: Tensor) -> Tensor:
+        """g·φ'(u)."""
+        return torch.ops.aten.silu_backward(g, u)
 
 
 @register

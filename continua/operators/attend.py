@@ -1,6 +1,7 @@
 """Normalised attention on given queries, keys and values: the fused kernel, the blocked one, and the plain formula."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
@@ -132,3 +133,25 @@ def attend_blocked(
         # nothing in a block is random, so the state of the generators need not be kept
         out.append(checkpoint(block, *given, use_reentrant=False, preserve_rng_state=False) if again else block(*given))
     return torch.cat(out, 2)
+
+
+def attend_keeping(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+    """Fused attention without a graph, and the log-sums that its backward asks for (processor only)."""
+    out: tuple[Tensor, Tensor] = _FLASH(q, k, v, 0.0, causal, scale=scale)
+    return out
+
+
+def attend_back(g: Tensor, kept: tuple[Tensor, ...], scale: float, causal: bool) -> tuple[Tensor, ...]:
+    """The gradients by q, k, v from (q, k, v, answer, log-sums)."""
+    found: tuple[Tensor, ...] = _FLASH_BACKWARD(g, *kept, 0.0, causal, scale=scale)
+    return found
+
+
+def can_keep(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the two functions above serve these tensors."""
+    return _FLASH is not None and q.device.type == "cpu" and len(q) == len(k) and q.shape[-1] == v.shape[-1]
+
+
+# the operations behind scaled_dot_product_attention on a processor; without them the graph of the public one serves
+_FLASH: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+_FLASH_BACKWARD: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)

@@ -12,7 +12,8 @@ import torch
 from torch.nn.functional import linear
 
 from continua.flow.vectorfield import Bound, Gradients, HandWritten
-from continua.operators.activation import Activation
+from continua.operators.activation import Activation, pulled
+from continua.operators.attend import attend_back, attend_keeping, can_keep
 from continua.operators.depth import at_depth
 from continua.operators.position import Position
 from continua.operators.scores import Plan
@@ -58,19 +59,17 @@ class LeanPointwise:
         """Backwards through W2, φ1 (evaluated again) and W1."""
         w, (before, gate) = at_depth(args, z), kept
         pairs: Pairs = []
-        with torch.enable_grad():
-            inputs = [t.detach().requires_grad_() for t in (before, gate) if t is not None]
-            hidden = self.phi(inputs[0]) if gate is None else self.phi(inputs[0]) * inputs[1]
         rows, flat = _flat(x), _flat(g)
-        _pull_linear(pairs, _flat(hidden.detach()), flat, w["w2"], w.get("b2"))
-        to_hidden = (flat @ w["w2"]).view(hidden.shape).to(hidden.dtype)
-        found = torch.autograd.grad(hidden, inputs, to_hidden)
-        to_before = _flat(found[0])
+        lit = self.phi(before)
+        _pull_linear(pairs, _flat(lit if gate is None else lit * gate), flat, w["w2"], w.get("b2"))
+        to_hidden = (flat @ w["w2"]).view(before.shape).to(before.dtype)
+        to_before = _flat(pulled(self.phi, before, to_hidden if gate is None else to_hidden * gate))
         _pull_linear(pairs, rows, to_before, w["w1"], w.get("b1"))
         gx = to_before @ w["w1"]
         if gate is not None:
-            _pull_linear(pairs, rows, _flat(found[1]), w["gate"], None)
-            gx = gx + _flat(found[1]) @ w["gate"]
+            to_gate = _flat(to_hidden * lit)
+            _pull_linear(pairs, rows, to_gate, w["gate"], None)
+            gx = gx + to_gate @ w["gate"]
         return gx.view(x.shape), pairs
 
 
@@ -134,11 +133,13 @@ class LeanAttention:
         q = heads.turned(linear(x, w["q"], w.get("bq")), args, "queries")
         k, v = heads.keys_and_values(x, w, args)
         k, v = heads.turned(k, args, "keys" if heads.cross else "queries"), heads.split(v)
+        if can_keep(q, k, v) and heads.plan.is_bare(q, k, args["scores"]):
+            return [q, k, v], *attend_keeping(q, k, v, heads.plan.scale, heads.plan.triangle)
         with torch.enable_grad():
             inputs = [t.detach().requires_grad_() for t in (q, k, v)]
             scores = mapped(args["scores"], lambda t: t.detach().requires_grad_(t.requires_grad))
             mixed = heads.mix(inputs[0], inputs[1], inputs[2], scores)
-        return [*inputs, *(t for t in tensors(scores) if t.requires_grad)], mixed
+        return [*inputs, *(t for t in tensors(scores) if t.requires_grad)], mixed, None
 
     def finish(self, z: float, x: Tensor, kept: Any, args: Args) -> Tensor:
         """The output map."""
@@ -147,14 +148,17 @@ class LeanAttention:
 
     def pull(self, z: float, x: Tensor, kept: Any, args: Args, g: Tensor) -> tuple[Tensor, Gradients]:
         """Backwards through the output map, the fused kernel and the three projections."""
-        w, heads, (inputs, mixed) = at_depth(args, z), self.heads, kept
+        w, heads, (inputs, mixed, sums) = at_depth(args, z), self.heads, kept
         pairs: Pairs = []
         flat = _flat(g)
         _pull_linear(pairs, _flat(merged(mixed.detach())), flat, w["o"], w.get("bo"))
         to_mixed = heads.split((flat @ w["o"]).view(*g.shape[:-1], -1)).to(mixed.dtype)
-        leaves = [leaf for leaf in tensors(args["scores"]) if leaf.requires_grad]
-        found = torch.autograd.grad(mixed, inputs, to_mixed, retain_graph=True, allow_unused=True)
-        pairs += [(leaf, gl) for leaf, gl in zip(leaves, found[3:], strict=True) if gl is not None]
+        if sums is not None:
+            found = attend_back(to_mixed, (*inputs, mixed, sums), heads.plan.scale, heads.plan.triangle)
+        else:
+            found = torch.autograd.grad(mixed, inputs, to_mixed, retain_graph=True, allow_unused=True)
+            leaves = [leaf for leaf in tensors(args["scores"]) if leaf.requires_grad]
+            pairs += [(leaf, gl) for leaf, gl in zip(leaves, found[3:], strict=True) if gl is not None]
         own = "keys" if heads.cross else "queries"
         to_q, to_k = heads.unturned(found[0], args, "queries"), heads.unturned(found[1], args, own)
         to_v = _flat(merged(found[2]))
@@ -171,10 +175,59 @@ class LeanAttention:
 
 
 @dataclass(frozen=True)
+class LeanLayerNorm:
+    """Layer norm over equally weighted nodes, by the fused kernel and its own backward."""
+
+    width: int
+    eps: float
+
+    def again(self, z: float, x: Tensor, args: Args) -> tuple[Tensor, Any]:
+        """The normalised state, and what ``pull`` needs."""
+        w = at_depth(args, z)
+        scale, shift = w.get("scale"), w.get("shift")
+        y, mean, spread = torch.native_layer_norm(x, (self.width,), scale, shift, self.eps)
+        return y, (mean, spread, scale, shift)
+
+    def pull(self, x: Tensor, kept: Any, g: Tensor) -> tuple[Tensor, Gradients]:
+        """Backwards through the norm."""
+        mean, spread, scale, shift = kept
+        wanted = [True, *(w is not None and w.requires_grad for w in (scale, shift))]
+        backward = torch.ops.aten.native_layer_norm_backward
+        gx, to_scale, to_shift = backward(g, x, [self.width], mean, spread, scale, shift, wanted)
+        pairs = [
+            (w, gw) for w, gw, asked in zip((scale, shift), (to_scale, to_shift), wanted[1:], strict=True) if asked
+        ]
+        return gx, pairs
+
+
+@dataclass(frozen=True)
+class LeanByGraph:
+    """Any norm, evaluated again with a graph."""
+
+    f: Bound
+
+    def again(self, z: float, x: Tensor, args: Args) -> tuple[Tensor, Any]:
+        """The normalised state, and what ``pull`` needs."""
+        own = args if self.f.local is None else self.f.local(z, args)
+        leaves = [leaf for leaf in tensors(own) if leaf.requires_grad]
+        with torch.enable_grad():
+            start = x.detach().requires_grad_()
+            normed = self.f.f(z, start, args)
+        return normed.detach(), (start, leaves, normed)
+
+    def pull(self, x: Tensor, kept: Any, g: Tensor) -> tuple[Tensor, Gradients]:
+        """Backwards through the graph."""
+        start, leaves, normed = kept
+        found = torch.autograd.grad(normed, [start, *leaves], g, allow_unused=True)
+        return found[0], [(leaf, gl) for leaf, gl in zip(leaves, found[1:], strict=True) if gl is not None]
+
+
+@dataclass(frozen=True)
 class LeanNormed:
     """inner(N(x)): the norm is made again on the way back."""
 
     norm: Bound
+    by_hand: "LeanLayerNorm | LeanByGraph"
     inner: HandWritten
     uses_x = True
 
@@ -189,16 +242,10 @@ class LeanNormed:
 
     def pull(self, z: float, x: Tensor, kept: Any, args: Args, g: Tensor) -> tuple[Tensor, Gradients]:
         """Backwards through the branch, then through the norm."""
-        own = args["norm"] if self.norm.local is None else self.norm.local(z, args["norm"])
-        leaves = [leaf for leaf in tensors(own) if leaf.requires_grad]
-        with torch.enable_grad():
-            start = x.detach().requires_grad_()
-            normed = self.norm.f(z, start, args["norm"])
-        to_normed, pairs = self.inner.pull(z, normed.detach(), kept, args["inner"], g)
-        given = [start, *leaves]
-        found = torch.autograd.grad(normed, given, to_normed.to(normed.dtype), allow_unused=True)
-        more = [(leaf, gl) for leaf, gl in zip(leaves, found[1:], strict=True) if gl is not None]
-        return found[0], [*pairs, *more]
+        normed, made = self.by_hand.again(z, x, args["norm"])
+        to_normed, pairs = self.inner.pull(z, normed, kept, args["inner"], g)
+        gx, more = self.by_hand.pull(x, made, to_normed.to(normed.dtype))
+        return gx, [*pairs, *more]
 
 
 @dataclass(frozen=True)

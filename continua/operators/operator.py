@@ -12,7 +12,7 @@ from continua.config import register
 from continua.flow.vectorfield import Bound
 from continua.operators.cache import Cache
 from continua.operators.depth import Finish, Grids, Reader, Weight, sample
-from continua.operators.lean import LeanNormed, LeanSkip
+from continua.operators.lean import LeanByGraph, LeanNormed, LeanSkip
 from continua.typing import Args, Tensor
 
 
@@ -130,7 +130,8 @@ class PreNorm(Operator):
             own = {"norm": norm, "inner": inner}
             return {k: args[k] if b.local is None else b.local(z, args[k]) for k, b in own.items()}
 
-        lean = None if inner.lean is None else LeanNormed(norm, inner.lean)
+        by_hand = getattr(self.norm, "by_hand", lambda grids: None)(grids) or LeanByGraph(norm)
+        lean = None if inner.lean is None else LeanNormed(norm, by_hand, inner.lean)
         unread = norm.read is not None or inner.read is not None
         return Bound(f, read if unread else None, local, lean), {"norm": norm_args, "inner": inner_args}
 

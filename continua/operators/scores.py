@@ -53,6 +53,11 @@ class Plan:
             out = torch.where(args["present"][..., None, :, None], out, 0.0)
         return out
 
+    def is_bare(self, q: Tensor, k: Tensor, args: Mapping[str, Any]) -> bool:
+        """Whether nothing is added to the scores but the lower triangle, every query is there and has its own keys."""
+        plain = not (self.row or self.paired or self.weighted) and args["present"] is None and q.shape[1] == k.shape[1]
+        return plain and (not self.past_only or self.position.key_bias(args["s"], args["position"]) is None)
+
     def weights(self, q: Tensor, k: Tensor, args: Mapping[str, Any]) -> Tensor:
         """α(t, s) w(s) itself, for those who want to look: [b, h, t, s], rows of absent queries zero."""
         if k.shape[1] != q.shape[1]:

@@ -347,10 +347,8 @@ def test_hand_written_backwards_are_used_and_agree(solver, adjoint) -> None:
         found.append(pulled(loss_of(path), x0, args))
     assert all(gap(a, b) < CLOSE for a, b in zip(*found, strict=True))
     assert hand.pulled > 0
-    keeps = adjoint.gemms if hasattr(adjoint, "gemms") else True
-    extra = 1 if isinstance(solver, ReversibleHeun) and adjoint in UNDOING else 0
-    assert keeps or hand.prepared == hand.pulled, "only on the way back, once an evaluation"
-    assert isinstance(adjoint, Recompute | Mixed) or hand.prepared == hand.pulled + extra
+    keeps = getattr(adjoint, "gemms", True)
+    assert hand.prepared <= path.stats["evaluations"] + 1 if keeps else hand.prepared == hand.pulled
 
 
 # --- drift -----------------------------------------------------------------------------------------------------------
