@@ -47,6 +47,10 @@ class SolveFailed(SolveError):
         self.z, self.sample = z, sample
 
 
+class RunError(ContinuaError):
+    """A run that cannot be started, resumed or finished."""
+
+
 def nearest(word: str, known: list[str]) -> str:
     """Return the remedy sentence that names the closest known word.
 

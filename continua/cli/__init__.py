@@ -45,7 +45,7 @@ def demo(
 
 @app.command()
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A folder written by model.save() or by Hugging Face.")],
+    path: Annotated[Path, typer.Argument(help="A run, or a folder written by model.save() or by Hugging Face.")],
     at: Annotated[str, typer.Option(help="Another discretisation, for example d=64,h=2,z=3.")] = "",
     attention: Annotated[
         str | None, typer.Option(help="A text: show what every attention head does with it, and draw it.")
@@ -56,6 +56,38 @@ def inspect(
     from continua.cli.inspect import run
 
     run(path, at, attention, out)
+
+
+@app.command()
+def fit(
+    recipe: Annotated[str, typer.Argument(help="A shipped recipe (text), or FILE.py:FUNCTION.")] = "",
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting, for example --set steps=500. May be repeated.")
+    ] = None,
+    text: Annotated[Path | None, typer.Option(help="Train on this text file (recipe text).")] = None,
+    run: Annotated[Path | None, typer.Option(help="The run folder. By default runs/RECIPE.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run.")] = None,
+) -> None:
+    """Train a recipe, or go on with a run. It can be stopped at any moment and resumed with nothing lost."""
+    from continua.cli.fit import run as go
+
+    go(recipe, change or [], text, run, resume)
+
+
+@app.command()
+def generate(
+    run: Annotated[Path, typer.Argument(help="A run of text.")],
+    prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "\n",
+    at: Annotated[str, typer.Option(help="Another discretisation, for example d=64,z=3.")] = "",
+    tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 200,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.8,
+    seed: Annotated[int, typer.Option(help="The same seed writes the same text.")] = 0,
+    which: Annotated[str, typer.Option(help="best or last")] = "best",
+) -> None:
+    """Let the model of a run write, at its own size or at another."""
+    from continua.cli.generate import run as go
+
+    go(run, prompt, at, tokens, temperature, seed, which)
 
 
 def main() -> None:

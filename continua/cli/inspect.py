@@ -7,18 +7,21 @@ from rich.console import Console
 from rich.table import Table
 
 from continua.axes import Discretisation, at
+from continua.cli.run import show
 from continua.convert import from_hf
 from continua.errors import ConfigError
 from continua.fields import Expansion, Neural, Separable
 from continua.models import EncoderDecoder, Transformer, load
 from continua.models.store import read_json
 from continua.operators import Operator, PreNorm, Project, Skip
+from continua.training import Run
 
 
 def run(path: Path, wish: str, text: str | None = None, out: Path = Path("runs/attention")) -> None:
     """Load the folder and print its tables, or what its attention does with ``text``."""
     console = Console()
-    model = _open(path)
+    opened = Run.open(path) if (path / "run.json").is_file() else None
+    model = _open(path) if opened is None else opened.model()
     if text is not None:
         from continua.cli.attention import run as look
 
@@ -27,6 +30,8 @@ def run(path: Path, wish: str, text: str | None = None, out: Path = Path("runs/a
     sides = [("encoder", model.encoder), ("decoder", model.decoder)] if isinstance(model, EncoderDecoder) else []
     for name, side in sides or [("", model)]:
         _describe(console, name, side, parse_at(wish))
+    if opened is not None:
+        show(console, opened, model)
 
 
 def parse_at(text: str) -> Discretisation:

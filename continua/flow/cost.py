@@ -40,7 +40,9 @@ class Chord:
         chord = axpy(end, -1.0, start)
         if not isinstance(end, Tensor | tuple):
             return after, x[1]
-        paid = self.cost(z + dz / 2, axpy(start, 0.5, chord), scaled(1 / dz, chord), args)
+        # a cost that differentiates the velocity needs the state it came from
+        where = start if getattr(self.cost, "twice", False) else axpy(start, 0.5, chord)
+        paid = self.cost(z + dz / 2, where, scaled(1 / dz, chord), args)
         return after, axpy(x[1], dz, paid)
 
 

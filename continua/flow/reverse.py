@@ -94,12 +94,18 @@ class _Reversed(Work):
 
         def undo(field: VectorField, args: Args) -> None:
             for i in block:
-                z, dz = self.route.steps[i]
+                z, dz = self._before(i), self.route.steps[i][1]
                 solver.undo(field, z, dz, solver.begin(field, z + dz, 0.0, args), args)
 
         also = rehearsed(kinds_of(self.route.field), undo)
         asked = [tuple(dict.fromkeys([*a, *b])) for a, b in zip(self.route.asked(block), also, strict=True)]
         return read_at(self.route.field, asked, args)
+
+    def _before(self, i: int) -> float:
+        """Where undoing step i arrives: with lag to the last bit where the step before evaluated the field."""
+        lag = i > 0 and getattr(self.route.solver, "lag", False)
+        z, dz = self.route.steps[i - 1] if lag else (self.route.steps[i][0], 0.0)
+        return z + dz
 
     @torch.no_grad()
     def _leg(self, i: int, after: Any, read: Args, waiting: list[Entry] | None, x0: Any) -> tuple[Leg, Any, Any]:
@@ -111,9 +117,7 @@ class _Reversed(Work):
             solver.again(tape.through(self.route.field), z + dz, after, read)
             waiting = tape.entries
         tape = Tape(keep=True)
-        if solver.lag and i:  # the depth of the step before, to the last bit: its weights were read there
-            z = self.route.steps[i - 1][0] + self.route.steps[i - 1][1]
-        before = solver.undo(tape.through(self.route.field), z, dz, after, read)
+        before = solver.undo(tape.through(self.route.field), self._before(i), dz, after, read)
         seen = solver.forward_order(tape.entries)
         own, waiting = (waiting or [], seen) if solver.lag else (seen, None)
         part, start = range(i, i + 1), x0 if i == 0 else before

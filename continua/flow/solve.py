@@ -17,7 +17,7 @@ from continua.flow.splitting import split
 from continua.flow.trajectory import Piece, SaveAt, Trajectory
 from continua.flow.vectorfield import Cost, VectorField
 from continua.flow.walk import Route, dry_run, piece
-from continua.tree import tensors
+from continua.tree import mapped, tensors
 from continua.typing import Args, Tensor
 
 
@@ -112,6 +112,8 @@ def _walk(problem: Problem, found: Found, adjoint: Adjoint | None, cost: Cost | 
     notes = dict(found.stats)
     if cost is not None:
         field, solver = costed(field, solver, cost)
+        if getattr(cost, "twice", False) and adjoint is not None:  # a start to differentiate by
+            x0 = mapped(x0, lambda t: t if t.requires_grad else t.detach().requires_grad_())
         x0 = (x0, tensors(x0)[0].new_zeros(()))
         if getattr(cost, "twice", False) and adjoint is not None and not isinstance(adjoint, Direct):
             adjoint, notes["path"] = Direct(), "plain, since the cost takes derivatives itself"
@@ -135,7 +137,7 @@ def _assembled(problem: Problem, found: Found, route: Route, kept: list[Any], co
     if save.dense:
         pieces = _dense(problem, route, states)
         if save.points:
-            states = [pieces_at(pieces, z) for z in save.points]
+            states = [pieces_at(pieces, z) for z in save.depths(problem.span, found.steps)]
         else:
             last = len(states) - 1
             states = [states[i] for i in range(last + 1) if i == last or (save.every and i % save.every == 0)]

@@ -51,7 +51,7 @@ class SaveAt:
             )
         kept: list[list[float]] = [[] for _ in steps]
         i = 0
-        for point in self.points:
+        for point in self._reached(steps):
             while i < last and steps[i + 1][0] < point:
                 i += 1
             theta = (point - steps[i][0]) / steps[i][1]
@@ -62,7 +62,7 @@ class SaveAt:
     def depths(self, span: tuple[float, float], steps: Steps) -> tuple[float, ...]:
         """The depths at which states are returned, the final one not included where only points are asked."""
         if self.points:
-            return self.points
+            return self._reached(steps)
         ends = [z + dz for z, dz in steps]
         if abs(ends[-1] - span[1]) <= 1e-12 * (span[1] - span[0]):
             ends[-1] = span[1]
@@ -70,6 +70,12 @@ class SaveAt:
             return tuple(ends[-1:])
         kept = [ends[i] for i in range(len(ends)) if (i + 1) % self.every == 0 or i + 1 == len(ends)]
         return (span[0], *kept)
+
+    def _reached(self, steps: Steps) -> tuple[float, ...]:
+        """The points up to where the steps lead: a solve that failed may not have come to all of them."""
+        (start, _), (z, dz) = steps[0], steps[-1]
+        end = z + dz
+        return tuple(point for point in self.points if point <= end + 1e-12 * (end - start))
 
 
 class Piece(NamedTuple):

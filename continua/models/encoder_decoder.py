@@ -9,13 +9,14 @@ from continua.axes import Axes, Discretisation, Grid, at
 from continua.config import register
 from continua.errors import ConfigError, ShapeError
 from continua.flow import Adjoint, SaveAt, Trajectory
+from continua.flow.vectorfield import Cost
 from continua.models.batch import Batch
 from continua.models.embed import Tokens
 from continua.models.generate import generate
 from continua.models.store import save
 from continua.models.transformer import Transformer, View
 from continua.operators import Context
-from continua.typing import Tensor
+from continua.typing import Callable, Tensor
 
 
 @register
@@ -56,9 +57,10 @@ class EncoderDecoder(nn.Module):
         batch: Batch,
         at: Discretisation | None = None,
         keep: SaveAt = SaveAt(),  # noqa: B008  (frozen)
+        cost: Callable[[Grid, Grid], Cost | None] | None = None,
     ) -> tuple[Tensor, Trajectory, Grid]:
-        """Return the answer, the decoder's path and its token grid."""
-        return self.decoder.run(batch, at, self.beside(batch, at), keep)
+        """Return the answer, the decoder's path (its running cost is the decoder's) and its token grid."""
+        return self.decoder.run(batch, at, self.beside(batch, at), keep, cost)
 
     def beside(self, batch: Batch, at: Discretisation | None = None) -> Context:
         """Encode the source: what the decoder looks at."""

@@ -26,13 +26,14 @@ from continua.flow import (
     depths,
     solve,
 )
+from continua.flow.vectorfield import Cost
 from continua.models.batch import Batch, place
 from continua.models.build import continuous_parts
 from continua.models.generate import generate
 from continua.models.memory import Bank
 from continua.models.store import save
 from continua.operators import Context, Grids, Parts, depth_grid
-from continua.typing import Args, Tensor
+from continua.typing import Args, Callable, Tensor
 
 
 @register
@@ -100,8 +101,12 @@ class Transformer(nn.Module):
         at: Discretisation | None = None,
         context: Context | None = None,
         keep: SaveAt = SaveAt(),  # noqa: B008  (frozen)
+        cost: Callable[[Grid, Grid], Cost | None] | None = None,
     ) -> tuple[Tensor, Trajectory, Grid]:
-        """Walk a batch through the model: grids → embed → bind → solve → readout."""
+        """Walk a batch through the model: grids → embed → bind → solve → readout.
+
+        ``cost`` makes a running cost from the grids of t and d; its integral is the path's.
+        """
         chosen = self.settle(at)
         like = next(self.parameters())
         batch, lay = Batch.of(batch), getattr(self.embed, "lay", None)  # images are cut into tokens first
@@ -132,6 +137,7 @@ class Transformer(nn.Module):
             save=keep,
             observed=observed,
             check=self.check and context.cache is None,
+            cost=None if cost is None else cost(t, grids["d"]),
         )
         table = getattr(self.embed, "table", None)
         if context.cache is not None:

@@ -1,0 +1,33 @@
+"""``continua fit``: train a recipe, or go on with a run."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from continua.errors import ConfigError
+from continua.recipes import SHIPPED, parse, resume, start
+
+
+def run(recipe: str, changes: list[str], text: Path | None, folder: Path | None, again: Path | None) -> None:
+    """Start or resume, and say what to do next."""
+    console, settings = Console(), parse(changes)
+    if text is not None:
+        settings["text"] = str(text.absolute())
+    if again is not None:
+        fitted = resume(again, settings)
+    elif not recipe:
+        remedy = f"Shipped: {', '.join(SHIPPED)}. Or go on with a run: --resume RUN."
+        raise ConfigError("fit needs a recipe", got="none", remedy=remedy)
+    else:
+        fitted = start(recipe, settings, folder or Path("runs", Path(recipe.rpartition(":")[2] or recipe).stem))
+    home = fitted.run.folder if fitted.run is not None else "."
+    measured = [line for line in fitted.history if "validation_loss" in line]
+    scores = {
+        k.removeprefix("validation_"): v for k, v in (measured or [{}])[-1].items() if k.startswith("validation_")
+    }
+    shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+    console.print(f"{fitted.ended}: {home}" + (f"  held-out: {shown}" if shown else ""))
+    if fitted.ended == "interrupted":
+        console.print(f"Go on with: continua fit --resume {home}")
+    else:
+        console.print(f"Look at it with: continua inspect {home}")

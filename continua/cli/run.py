@@ -1,0 +1,59 @@
+"""``continua inspect RUN``: how a run went, and how its model does at other sizes."""
+
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from continua.errors import ContinuaError
+from continua.recipes import build
+from continua.tasks import Text
+from continua.training import Run
+
+WINDOWS = 16  # of held-out text for each size: a quick look, not a benchmark
+
+
+def show(console: Console, run: Run, model: Any) -> None:
+    """History and drift."""
+    about = run.about
+    console.print(
+        f"[bold]run[/bold]  {run.folder}  recipe {about.get('recipe', '(from Python)')}  {about.get('changes', {})}"
+    )
+    history = run.history()
+    table = Table("step", "loss", "held-out", "seconds a step", title="history")
+    measured = [line for line in history if "validation_loss" in line]
+    for line in measured[:: max(1, len(measured) // 12)] or history[-1:]:
+        held_out = f"{line['validation_loss']:.4f}" if "validation_loss" in line else "-"
+        table.add_row(
+            str(line["step"]), f"{line.get('loss', float('nan')):.4f}", held_out, f"{line.get('seconds', 0):.3f}"
+        )
+    console.print(table)
+    for line in history:
+        if "note" in line:
+            console.print(f"note  {line['note']}", markup=False)
+    if "recipe" in about:
+        _drift(console, run, model)
+
+
+def _drift(console: Console, run: Run, model: Any) -> None:
+    """The held-out loss at the native size and at halves of it, by the first windows of the held-out text."""
+    task = build(run.about["recipe"], run.about["changes"]).task
+    if not isinstance(task, Text):
+        return
+    task = replace(task, limit=WINDOWS)
+    native = model.native
+    halves = {"d": max(1, native.d.n // 2), "h": max(1, native.h.n // 2), "z": max(1, native.z.steps // 2)}
+    wishes: list[dict[str, int]] = [{}, *({k: v} for k, v in halves.items()), halves, {"z": 2 * native.z.steps}]
+    table = Table("size", "held-out loss", "against native", title=f"drift over sizes (first {WINDOWS} windows)")
+    base = None
+    for wish in wishes:
+        name = ", ".join(f"{k}={v}" for k, v in wish.items()) or "native"
+        try:
+            loss = task.evaluate(model.at(**wish)).main
+        except ContinuaError as refused:
+            table.add_row(name, "-", str(refused))
+            continue
+        base = loss if base is None else base
+        table.add_row(name, f"{loss:.4f}", f"{100 * (loss / base - 1):+.1f} %")
+    console.print(table)

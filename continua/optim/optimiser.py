@@ -1,0 +1,167 @@
+"""Optimisers as frozen descriptions, assigned to parameters by role in one call."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from continua.config import register
+from continua.errors import CheckpointError
+from continua.optim.roles import Role, roles
+from continua.typing import Tensor
+
+
+@runtime_checkable
+class Optimiser(Protocol):
+    """A description that makes an optimiser for some parameters."""
+
+    @property
+    def lr(self) -> float:
+        """The learning rate at the top of the schedule."""
+        ...
+
+    def make(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimiser."""
+        ...
+
+
+@register
+@dataclass(frozen=True)
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.95)
+    decay: float = 0.1
+    eps: float = 1e-8
+
+    def make(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+        """Torch's own, all parameters in one group."""
+        return torch.optim.AdamW(
+            list(parameters), lr=self.lr, betas=self.betas, weight_decay=self.decay, eps=self.eps, foreach=True
+        )
+
+
+@register
+@dataclass(frozen=True)
+class ByRole:
+    """One optimiser for each role; a role left out is trained as ``rest`` is, gains without weight decay.
+
+    >>> from continua.models import zoo
+    >>> chosen = ByRole(AdamW(3e-4), table=AdamW(1e-3))
+    >>> len(chosen.make(zoo.gpt2(vocab=11, d=8, heads=2, depth=1, context=4)).parts)
+    3
+    """
+
+    rest: Optimiser = AdamW()
+    kernel: Optimiser | None = None
+    table: Optimiser | None = None
+    gain: Optimiser | None = None
+    density: Optimiser | None = None
+    network: Optimiser | None = None
+
+    def of(self, role: Role) -> Optimiser:
+        """The optimiser of a role."""
+        own: Optimiser | None = getattr(self, str(role))
+        if own is not None:
+            return own
+        if role in (Role.GAIN, Role.DENSITY) and isinstance(self.rest, AdamW):
+            return AdamW(self.rest.lr, self.rest.betas, 0.0, self.rest.eps)
+        return self.rest
+
+    def make(self, model: nn.Module) -> "Optimisers":
+        """Sort the parameters of a model and make an optimiser for each description."""
+        sorted_: dict[Optimiser, dict[str, nn.Parameter]] = {}
+        named = dict(model.named_parameters())
+        for name, role in roles(model).items():
+            if named[name].requires_grad:
+                sorted_.setdefault(self.of(role), {})[name] = named[name]
+        return Optimisers([Part(chosen, list(own), chosen.make(list(own.values()))) for chosen, own in sorted_.items()])
+
+
+@dataclass(frozen=True)
+class Part:
+    """One optimiser and the names of its parameters."""
+
+    chosen: Optimiser
+    names: list[str]
+    made: torch.optim.Optimizer
+
+
+@dataclass(frozen=True)
+class Optimisers:
+    """Several optimisers that step together."""
+
+    parts: list[Part]
+
+    def step(self, factor: float) -> None:
+        """One step of each at ``factor`` times its learning rate."""
+        for part in self.parts:
+            for group in part.made.param_groups:
+                group["lr"] = part.chosen.lr * factor
+            part.made.step()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for part in self.parts:
+            part.made.zero_grad(set_to_none=True)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors by name and everything else as plain data: no pickle is needed to keep an optimiser."""
+        tensors: dict[str, Tensor] = {}
+        plain: dict[str, Any] = {}
+        for part in self.parts:
+            held = part.made.state_dict()["state"]
+            for i, name in enumerate(part.names):
+                for key, value in held.get(i, {}).items():
+                    _pack(f"{name}/{key}", value, tensors, plain)
+        return tensors, plain
+
+    def load(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
+        """Set what ``state`` returned."""
+        known = set(tensors) | set(plain)
+        for part in self.parts:
+            described = part.made.state_dict()
+            described["state"] = {}
+            for i, name in enumerate(part.names):
+                own = {key.split("/")[1] for key in known if key.startswith(f"{name}/")}
+                if own:
+                    described["state"][i] = {key: _unpack(f"{name}/{key}", tensors, plain) for key in sorted(own)}
+            part.made.load_state_dict(described)
+
+
+def _pack(name: str, value: Any, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach()
+    elif isinstance(value, list | tuple):
+        plain[name] = {"length": len(value), "kind": type(value).__name__}
+        for i, item in enumerate(value):
+            _pack(f"{name}/{i}", item, tensors, plain)
+    else:
+        plain[name] = value
+
+
+def _unpack(name: str, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> Any:
+    if name in tensors:
+        return tensors[name].clone()
+    if name not in plain:
+        raise CheckpointError("the optimiser's state is incomplete", got=f"no {name}", remedy="Resume an older one.")
+    value = plain[name]
+    if isinstance(value, dict) and "length" in value:
+        items = [_unpack(f"{name}/{i}", tensors, plain) for i in range(value["length"])]
+        return tuple(items) if value["kind"] == "tuple" else items
+    return value
+
+
+def clip(parameters: Iterable[nn.Parameter], limit: float | None) -> float:
+    """Bound the norm of the whole gradient; return what it was."""
+    norm = nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit)
+    return float(norm)
+
+
+def described(chosen: ByRole) -> str:
+    """One line for people."""
+    own = {f.name: getattr(chosen, f.name) for f in fields(chosen)}
+    return ", ".join(f"{name} {value}" for name, value in own.items() if value is not None)

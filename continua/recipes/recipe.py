@@ -1,0 +1,151 @@
+"""A recipe is a Python function that returns a bundle ready to fit; a run remembers which one it was."""
+
+import ast
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from continua.config import from_plain, to_plain
+from continua.errors import ConfigError, nearest
+from continua.optim import ByRole, Cosine, Schedule
+from continua.tasks import Task, Tokeniser
+from continua.training import Fitted, Run, Training, fit
+
+Recipe = Callable[..., "Bundle"]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """All that a fit needs. ``tokens`` lets a run of text be written on by ``continua generate``."""
+
+    model: Any
+    task: Task
+    optimiser: ByRole = ByRole()  # noqa: RUF009  (frozen)
+    schedule: Schedule = Cosine()  # noqa: RUF009
+    penalties: Any = None
+    training: Training = field(default_factory=Training)
+    tokens: Tokeniser | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find(name: str) -> Recipe:
+    """A shipped recipe by its name, or ``path/to/file.py:function``."""
+    from continua.recipes import SHIPPED
+
+    if ":" in name:
+        return _from_file(name)
+    if name not in SHIPPED:
+        raise ConfigError("there is no such recipe", got=name, remedy=nearest(name, list(SHIPPED)))
+    return SHIPPED[name]
+
+
+def _from_file(name: str) -> Recipe:
+    path, _, function = name.rpartition(":")
+    if not Path(path).is_file():
+        raise ConfigError("a recipe of your own is FILE.py:FUNCTION", got=name, remedy="Check the path.")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError("this file cannot be imported", got=path, remedy="Give a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: Recipe | None = getattr(module, function, None)
+    if found is None:
+        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise ConfigError(f"{path} has no such function", got=function, remedy=nearest(function, known))
+    return found
+
+
+def build(name: str, changes: Mapping[str, Any]) -> Bundle:
+    """Call a recipe with some of its settings, and those of ``Training``, changed."""
+    recipe = find(name)
+    own, training = keys(recipe), [f.name for f in fields(Training)]
+    for key in changes:
+        if key not in own and key not in training:
+            raise ConfigError(f"{name} has no such setting", got=key, remedy=nearest(key, [*own, *training]))
+    made = _call(recipe, {key: value for key, value in changes.items() if key in own})
+    changed = {key: value for key, value in changes.items() if key in training}
+    return replace(made, training=replace(made.training, **changed))
+
+
+def keys(recipe: Recipe) -> list[str]:
+    """What can be set: the parameters of the function, or the fields of its one settings object."""
+    settings = _settings(recipe)
+    return list(inspect.signature(recipe).parameters) if settings is None else [f.name for f in fields(settings)]
+
+
+def _settings(recipe: Recipe) -> Any:
+    given = list(inspect.signature(recipe).parameters.values())
+    return given[0].annotation if len(given) == 1 and is_dataclass(given[0].annotation) else None
+
+
+def _call(recipe: Recipe, values: Mapping[str, Any]) -> Bundle:
+    settings = _settings(recipe)
+    return recipe(**values) if settings is None else recipe(settings(**values))
+
+
+def parse(pairs: list[str]) -> dict[str, Any]:
+    """``k=v`` as typed on a command line: numbers, True, None and quoted text are read as Python, the rest as text."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, found, text = pair.partition("=")
+        if not found:
+            raise ConfigError("settings are written key=value", got=pair, remedy="For example --set steps=500.")
+        try:
+            values[key.strip()] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            values[key.strip()] = text
+    return values
+
+
+def start(name: str, changes: Mapping[str, Any], folder: str | Path) -> Fitted:
+    """Fit a recipe into a new run folder."""
+    bundle = build(name, changes)
+    about = {
+        "recipe": name,
+        "changes": dict(changes),
+        "training": to_plain(bundle.training),
+        "tokens": None if bundle.tokens is None else to_plain(bundle.tokens),
+        **bundle.about,
+    }
+    return _fit(bundle, about, folder)
+
+
+def resume(folder: str | Path, changes: Mapping[str, Any] | None = None) -> Fitted:
+    """Go on with a run; ``changes`` may lengthen it."""
+    run = Run.open(folder)
+    if "recipe" not in run.about:
+        remedy = "Go on from Python: fit(model, task, run=Run.open(folder), …)."
+        raise ConfigError("this run was not made by a recipe", got=run.folder, remedy=remedy)
+    bundle = build(run.about["recipe"], {**run.about["changes"], **(changes or {})})
+    return _fit(bundle, run, folder)
+
+
+def tokens_of(run: Run) -> Tokeniser:
+    """The tokeniser of a run of text."""
+    if run.about.get("tokens") is None:
+        raise ConfigError("this run is not one of text", got=run.folder, remedy="Use a run of continua fit text.")
+    made: Tokeniser = from_plain(run.about["tokens"])
+    return made
+
+
+def _fit(bundle: Bundle, run: Run | Mapping[str, Any], folder: str | Path) -> Fitted:
+    from continua.training.distributed import joined
+
+    with joined() as world:
+        if isinstance(run, Run):
+            opened = run
+        else:
+            opened = Run.create(folder, run) if world.leads else Run(Path(folder), dict(run))
+        settings = {f.name: getattr(bundle.training, f.name) for f in fields(Training)}
+        return fit(
+            bundle.model,
+            bundle.task,
+            run=opened,
+            optimiser=bundle.optimiser,
+            schedule=bundle.schedule,
+            penalties=bundle.penalties,
+            **settings,
+        )

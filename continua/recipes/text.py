@@ -1,0 +1,63 @@
+"""Text: a character or byte-pair language model, continuous or discrete."""
+
+from dataclasses import dataclass
+
+import torch
+
+from continua.axes import at
+from continua.flow import Fixed, LieTrotter
+from continua.models import Transformer, zoo
+from continua.models.init import Scaled, initialise
+from continua.optim import AdamW, ByRole, Cosine
+from continua.recipes.recipe import Bundle
+from continua.tasks import BytePairs, Characters, Text, from_file, python_source
+from continua.training import Training
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """``text`` is a file (the source of Python's own library if None); ``pairs`` > 0 learns so many byte-pair tokens.
+
+    ``d``, ``heads``, ``depth`` and ``context`` are the native size; ``discrete`` trains the plain GPT of that size
+    instead of the continuous model, with the same everything.
+    """
+
+    text: str | None = None
+    pairs: int = 0
+    d: int = 128
+    heads: int = 4
+    depth: int = 4
+    context: int = 128
+    batch: int = 16
+    lr: float = 2e-3
+    decay: float = 0.1
+    discrete: bool = False
+    weights: int = 0  # the seed of the first weights
+
+
+def text(settings: TextSettings) -> Bundle:
+    """A language model on a text."""
+    corpus = python_source() if settings.text is None else from_file(settings.text)
+    whole = corpus.train + corpus.validation
+    tokens = BytePairs.of(corpus.train, settings.pairs) if settings.pairs else Characters.of(whole)
+    task = Text(corpus, tokens, settings.context, settings.batch)
+    return Bundle(
+        model=_model(settings, tokens.size),
+        task=task,
+        optimiser=ByRole(AdamW(settings.lr, decay=settings.decay)),
+        schedule=Cosine(),
+        training=Training(),
+        tokens=tokens,
+        about={"corpus": {"name": corpus.name, "sha256": corpus.sha256}},
+    )
+
+
+def _model(settings: TextSettings, vocabulary: int) -> Transformer:
+    if settings.discrete:
+        sizes = {"d": settings.d, "heads": settings.heads, "depth": settings.depth, "context": settings.context}
+        model = zoo.gpt2(vocab=vocabulary, **sizes)
+    else:
+        native = at(d=settings.d, h=settings.heads, z=Fixed(settings.depth, LieTrotter()))
+        model = Transformer.continuous(vocab=vocabulary, at=native)
+    initialise(model, Scaled(), torch.Generator().manual_seed(settings.weights))
+    return model

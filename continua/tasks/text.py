@@ -1,0 +1,75 @@
+"""Language modelling: predict the next token."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from continua.errors import ConfigError
+from continua.models import Batch
+from continua.tasks.corpus import Corpus
+from continua.tasks.task import Example, Score, generator_for
+from continua.tasks.tokens import Tokeniser
+from continua.typing import Tensor
+
+
+@dataclass(frozen=True)
+class Text:
+    """Windows of ``context`` tokens at random places, ``batch`` of them a step; measured on the held-out text.
+
+    ``evaluate`` reads the whole held-out text in windows one behind the other (the first ``limit`` of them, if given).
+    """
+
+    corpus: Corpus
+    tokens: Tokeniser
+    context: int = 128
+    batch: int = 16
+    limit: int | None = None
+    train: Tensor = field(init=False, repr=False, compare=False)
+    validation: Tensor = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "train", self.tokens.encode(self.corpus.train))
+        object.__setattr__(self, "validation", self.tokens.encode(self.corpus.validation))
+        for name, ids in (("training", self.train), ("held-out", self.validation)):
+            if len(ids) <= self.context:
+                remedy = "Use a longer text or a shorter context."
+                raise ConfigError(
+                    f"the {name} text is shorter than the context", got=f"{len(ids)} tokens", remedy=remedy
+                )
+
+    def example(self, seed: int, step: int) -> Example:
+        """Random windows; each token's target is the one behind it."""
+        last = len(self.train) - self.context
+        starts = torch.randint(last, (self.batch, 1), generator=generator_for("text", seed, step))
+        ids = self.train[starts + torch.arange(self.context + 1)]
+        return Example(Batch(ids[:, :-1]), ids[:, 1:])
+
+    def loss(self, answer: Tensor, example: Example) -> Tensor:
+        """The sum of −log p of the right tokens."""
+        return cross_entropy(answer.flatten(0, 1).float() if answer.dtype in _HALF else answer.flatten(0, 1),
+                             example.target.flatten(), reduction="sum")  # fmt: skip
+
+    @torch.no_grad()
+    def evaluate(self, model: Any) -> Score:
+        """Nats a token, perplexity, and bits a byte of the held-out text."""
+        windows = (len(self.validation) - 1) // self.context
+        windows = windows if self.limit is None else min(windows, self.limit)
+        ids = self.validation[: windows * self.context + 1]
+        inputs, targets = (part.view(windows, self.context) for part in (ids[:-1], ids[1:]))
+        device = next(getattr(model, "model", model).parameters()).device
+        total = 0.0
+        for start in range(0, windows, self.batch):
+            rows = slice(start, start + self.batch)
+            example = Example(Batch(inputs[rows]), targets[rows]).to(device)
+            total += float(self.loss(model(example.batch), example))
+        nats = total / targets.numel()
+        written = len(self.tokens.decode(ids[1:]).encode())
+        return Score(
+            {"loss": nats, "perplexity": math.exp(min(nats, 700)), "bits_per_byte": total / written / math.log(2)}
+        )
+
+
+_HALF = (torch.bfloat16, torch.float16)

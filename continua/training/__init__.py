@@ -1,0 +1,36 @@
+"""Training: objectives, penalties, the loop, and runs that cannot be lost."""
+
+from continua.training.fit import Fitted, fit
+from continua.training.objective import Objective, Whole
+from continua.training.penalty import (
+    HeadEntropy,
+    JacobianNorm,
+    KineticEnergy,
+    Penalties,
+    Penalty,
+    Smoothness,
+    SpectralNorm,
+    SquaredWeights,
+)
+from continua.training.run import Run
+from continua.training.settings import Training
+from continua.training.watch import Bar, Progress
+
+__all__ = [
+    "Bar",
+    "Fitted",
+    "HeadEntropy",
+    "JacobianNorm",
+    "KineticEnergy",
+    "Objective",
+    "Penalties",
+    "Penalty",
+    "Progress",
+    "Run",
+    "Smoothness",
+    "SpectralNorm",
+    "SquaredWeights",
+    "Training",
+    "Whole",
+    "fit",
+]

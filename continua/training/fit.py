@@ -1,0 +1,268 @@
+"""The loop: one readable way to train a model, alone or among many processes, that can be killed at any moment."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from continua.config import to_plain
+from continua.errors import RunError
+from continua.optim import ByRole, Cosine, Optimisers, Schedule, clip
+from continua.tasks import Example, Score, Task, generator_for
+from continua.training import checkpoint
+from continua.training.distributed import World, joined, quiet, spread, whole, wrapped
+from continua.training.objective import Objective, Whole
+from continua.training.penalty import penalties as as_penalties
+from continua.training.run import Run, described
+from continua.training.settings import Training
+from continua.training.watch import Bar, Progress, Watch
+
+SKIPS, ROLLBACKS = 3, 2  # bad steps in a row before going back; times of going back before giving up
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit leaves: the model, its history, why it ended, and its folder if it has one."""
+
+    model: Any
+    history: list[dict[str, Any]]
+    ended: str
+    run: Run | None = None
+
+
+def fit(
+    model: nn.Module,
+    task: Task,
+    *,
+    run: Run | str | Path | None = None,
+    optimiser: ByRole = ByRole(),  # noqa: B008  (frozen)
+    schedule: Schedule = Cosine(),  # noqa: B008
+    penalties: Any = None,
+    watch: Watch | None = None,
+    **settings: Any,
+) -> Fitted:
+    """Train ``model`` on ``task``; the settings are those of ``Training``.
+
+    ``run`` names a new folder, or is an opened ``Run`` to go on with: everything that is random is a function of
+    (seed, step), so a run that was killed and resumed ends with the same bits as one that was not. Without it nothing
+    is written. Under ``torchrun`` the same call trains on all processes.
+    """
+    training = Training.of(settings)
+    with joined() as world:
+        about = {"training": to_plain(training), "optimiser": to_plain(optimiser), "schedule": to_plain(schedule)}
+        opened = _opened(run, about, world)
+        loop = _Loop(model, task, training, opened, world)
+        try:
+            return loop.run(optimiser, schedule, penalties, watch)
+        finally:
+            if opened is not None:
+                opened.release()
+
+
+def _opened(run: Run | str | Path | None, about: Mapping[str, Any], world: World) -> Run | None:
+    made = run if run is None or isinstance(run, Run) else _created(Path(run), about, world)
+    if made is not None and world.leads:
+        made.lock()
+    world.wait()
+    return made
+
+
+def _created(folder: Path, about: Mapping[str, Any], world: World) -> Run:
+    return Run.create(folder, about) if world.leads else Run(folder)
+
+
+@dataclass
+class _State:
+    """Where a run is; all of it is in every checkpoint."""
+
+    step: int = 0
+    best: float = math.inf
+    waited: int = 0  # evaluations since the best one
+    salt: int = 0  # how often the run went back: the data after that are others
+
+    def plain(self) -> dict[str, Any]:
+        best = None if math.isinf(self.best) else self.best
+        return {"step": self.step, "best_score": best, "waited": self.waited, "salt": self.salt}
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> "_State":
+        best = math.inf if plain["best_score"] is None else plain["best_score"]
+        return cls(plain["step"], best, plain["waited"], plain["salt"])
+
+
+@dataclass
+class _Loop:
+    """One fit."""
+
+    model: Any
+    task: Task
+    training: Training
+    folder: Run | None
+    world: World
+    at: _State = field(default_factory=_State)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    bad: int = 0
+    backs: int = 0
+
+    def run(self, optimiser: ByRole, schedule: Schedule, penalties: Any, watch: Watch | None) -> Fitted:
+        """From where the run is to its end."""
+        training = self.training
+        self.model.to(self.world.device)
+        if training.adjoint is not None:
+            self.model.adjoint = training.adjoint
+        self.schedule, self.watch = schedule, watch or Bar()
+        objective = Objective(self.model, self.task, as_penalties(penalties))
+        self.module = wrapped(objective, self.world, training.sharded)
+        self.objective, self.optimisers = objective, optimiser.make(self.model)
+        self._recall()
+        ended = "done"
+        try:
+            while self.at.step < training.steps:
+                self._step()
+                if training.patience is not None and self.at.waited >= training.patience:
+                    ended = "stopped early"
+                    break
+        except KeyboardInterrupt:
+            self._save(False)
+            ended = "interrupted"
+        finally:
+            getattr(self.watch, "close", lambda: None)()
+        return Fitted(self.model, self.history, ended, self.folder)
+
+    def _step(self) -> None:
+        """One batch: gradients, the update, and what is due after it."""
+        started, step, training = time.perf_counter(), self.at.step, self.training
+        example = self.task.example(training.seed + 7919 * self.at.salt, step)
+        terms = self._gradients(example, step)
+        norm = clip(self.model.parameters(), training.clip)
+        loss = terms.get("loss", math.nan)
+        if not (math.isfinite(norm) and all(map(math.isfinite, terms.values()))):
+            self._refuse(step, loss)
+            return
+        seen, batch = (step + 1) * example.samples, example.samples
+        factor = self.schedule.factor(seen, training.steps * batch)
+        self.optimisers.step(factor)
+        self.at.step, self.bad = step + 1, 0
+        line = {"step": self.at.step, **terms, "norm": norm, "factor": factor, "seconds": time.perf_counter() - started}
+        self._after(line, loss)
+
+    def _gradients(self, example: Example, step: int) -> dict[str, float]:
+        """The gradients of this process's share of the batch, and the terms of J over all of it."""
+        training, world = self.training, self.world
+        parts = training.accumulate
+        size = Whole(example.count, example.samples, parts * world.size)
+        mine = example.rows(slice(world.rank, None, world.size)).to(world.device)
+        torch.manual_seed(generator_for("torch", training.seed, step, world.rank).initial_seed())
+        self.model.train()
+        self.model.generator = self._generator("model", step)
+        self.objective.generator = self._generator("objective", step)
+        self.optimisers.zero_grad()
+        totals: dict[str, torch.Tensor] = {}
+        for i in range(parts):
+            with quiet(self.module, last=i + 1 == parts), self._autocast():
+                share, terms = self.module(mine.rows(slice(i, None, parts)), size)
+                (share * world.size).backward()  # wrappers average over processes; shares are to be added up
+            for name, value in terms.items():
+                totals[name] = totals.get(name, 0.0) + value
+        summed = world.sum(torch.stack([value.double() for value in totals.values()]))
+        return dict(zip(totals, summed.tolist(), strict=True))
+
+    def _generator(self, what: str, step: int) -> torch.Generator:
+        """Its numbers depend on the step and the process alone."""
+        seed = generator_for(what, self.training.seed, step, self.world.rank).initial_seed()
+        return torch.Generator(device=self.world.device).manual_seed(seed)
+
+    def _autocast(self) -> Any:
+        dtype = self.training.autocast
+        return torch.autocast(self.world.device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+
+    def _after(self, line: dict[str, Any], loss: float) -> None:
+        """Measure, write and show what is due at this step."""
+        done, training = self.at.step, self.training
+        last, improved, scores = done == training.steps, False, {}
+        if last or done % training.evaluate_every == 0:
+            score = self._evaluate()
+            scores = {f"validation_{name}": value for name, value in score.values.items()}
+            improved = score.main < self.at.best
+            self.at.best, self.at.waited = min(score.main, self.at.best), 0 if improved else self.at.waited + 1
+        line.update(scores)
+        self.history.append(line)
+        if self.folder is not None and self.world.leads:
+            self.folder.log(line)
+        if last or improved or done % training.save_every == 0:
+            self._save(improved)
+        if self.world.leads:
+            main = dict(list(scores.items())[:1])
+            self.watch(
+                Progress(
+                    done, training.steps, loss, {k.replace("validation_", "held-out "): v for k, v in main.items()}
+                )
+            )
+
+    def _evaluate(self) -> Score:
+        self.model.eval()
+        with self._autocast():
+            return self.task.evaluate(self.model)
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _save(self, improved: bool) -> None:
+        if self.folder is None:
+            return
+        tensors, plain = self.optimisers.state()
+        state = {
+            "model": whole(self.model.state_dict()),  # every process takes part in gathering
+            "optimiser": (whole(tensors), plain),
+            "described": described(self.model),
+            "progress": self.at.plain(),
+        }
+        if self.world.leads:
+            self.folder.save(self.at.step, state, improved)
+        self.world.wait()
+
+    def _recall(self) -> bool:
+        """Go to the newest whole checkpoint, if there is one."""
+        path = None if self.folder is None else self.folder.newest()
+        if path is None:
+            return False
+        like = dict(self.model.named_parameters())
+        self.model.load_state_dict(spread(checkpoint.read_tensors(path, "model"), like))
+        self._load_optimisers(path, like)
+        progress = checkpoint.read_text(path, "progress")
+        self.at, self.folder.best = _State.of(progress), progress["best"]  # type: ignore[union-attr]
+        if self.world.leads:
+            self.folder.forget_after(self.at.step)  # type: ignore[union-attr]
+        self.history = [line for line in self.folder.history() if line["step"] <= self.at.step]  # type: ignore[union-attr]
+        return True
+
+    def _load_optimisers(self, path: Path, like: Mapping[str, torch.Tensor]) -> None:
+        tensors = checkpoint.read_tensors(path, "optimiser")
+        shapes = {name: like[name.split("/")[0]] for name in tensors if name.split("/")[0] in like}
+        made: Optimisers = self.optimisers
+        made.load(spread(tensors, shapes), checkpoint.read_text(path, "optimiser"))
+
+    def _refuse(self, step: int, loss: float) -> None:
+        """A step that is not finite: pass over it; after some of them go back; after that give up."""
+        self.bad += 1
+        note = f"step {step + 1} gave loss {loss}: passed over"
+        if self.bad <= SKIPS:
+            self.at.step = step + 1
+        else:
+            self.backs, self.bad = self.backs + 1, 0
+            salt = self.at.salt + 1
+            if self.backs > ROLLBACKS or not self._recall():
+                remedy = (
+                    "Lower the learning rate, clip gradients, or look at the data; the last good checkpoint is kept."
+                )
+                raise RunError("the loss is not finite any more", got=f"step {step + 1}", remedy=remedy)
+            self.at.salt = salt
+            note = f"{SKIPS + 1} bad steps in a row: back to step {self.at.step}, with other data"
+        if self.world.leads:
+            self.watch(Progress(self.at.step, self.training.steps, loss, {}, note))
+            if self.folder is not None:
+                self.folder.log({"step": self.at.step, "note": note})

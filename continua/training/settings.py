@@ -1,0 +1,57 @@
+"""How a model is trained: numbers that are written into the run."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from continua.config import register
+from continua.errors import ConfigError, nearest
+from continua.flow import Adjoint
+
+PRECISIONS = {"float32": None, "float64": None, "bfloat16": torch.bfloat16}
+
+
+@register
+@dataclass(frozen=True)
+class Training:
+    """``steps`` of one batch each, cut into ``accumulate`` micro-batches.
+
+    ``clip`` bounds the norm of the gradient. ``precision`` "bfloat16" computes fields in half precision with the state
+    and the weights in full. Every ``evaluate_every`` steps the held-out data are measured, every ``save_every`` steps
+    a checkpoint is written. ``patience`` ends the run after so many evaluations without a better one. ``adjoint`` says
+    how gradients are computed. ``sharded`` shards weights among processes instead of copying them.
+    """
+
+    steps: int = 2000
+    seed: int = 0
+    accumulate: int = 1
+    clip: float | None = 1.0
+    precision: str = "float32"
+    evaluate_every: int = 200
+    save_every: int = 50
+    patience: int | None = None
+    adjoint: Adjoint | None = None
+    sharded: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "accumulate", "evaluate_every", "save_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} counts from one", got=getattr(self, name), remedy=f"Use {name} ≥ 1.")
+        if self.precision not in PRECISIONS:
+            remedy = nearest(self.precision, list(PRECISIONS))
+            raise ConfigError("this precision is not known", got=self.precision, remedy=remedy)
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> "Training":
+        """Settings by name; an unknown one names the nearest."""
+        known = [f.name for f in fields(cls)]
+        for name in settings:
+            if name not in known:
+                raise ConfigError("fit does not know this setting", got=name, remedy=nearest(name, known))
+        return cls(**settings)
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """The dtype of fields under autocast."""
+        return PRECISIONS[self.precision]

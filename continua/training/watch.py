@@ -1,0 +1,72 @@
+"""Progress that people look at: a bar on a terminal, a line now and then elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Progress(NamedTuple):
+    """Where a run is."""
+
+    step: int
+    steps: int
+    loss: float
+    scores: Mapping[str, float]
+    note: str = ""
+
+
+Watch = Callable[[Progress], None]
+
+
+@dataclass
+class Bar:
+    """A bar with loss, speed and time left."""
+
+    every: float = 10.0  # seconds between lines where there is no terminal
+    _bar: Any = None
+    _task: Any = None
+    _first: tuple[int, float] | None = None
+    _last: float = 0.0
+    _scores: dict[str, float] = field(default_factory=dict)
+
+    def __call__(self, at: Progress) -> None:
+        """Show where the run is."""
+        self._scores.update(at.scores)
+        now = time.monotonic()
+        first_step, first_time = self._first = self._first or (at.step, now)
+        speed = (at.step - first_step) / (now - first_time) if now > first_time else 0.0
+        said = f"loss {at.loss:.4f}" + "".join(f"  {name} {value:.4f}" for name, value in self._scores.items())
+        if sys.stderr.isatty():
+            self._draw(at, f"{said}  {speed:.1f} steps/s")
+        elif at.note or now - self._last >= self.every or at.step == at.steps:
+            self._last = now
+            left = f", {(at.steps - at.step) / speed:.0f} s left" if speed else ""
+            sys.stderr.write(f"step {at.step}/{at.steps}  {said}  {speed:.1f} steps/s{left}  {at.note}".rstrip() + "\n")
+
+    def _draw(self, at: Progress, said: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Drawn
+
+        if self._bar is None:
+            columns = (
+                TextColumn("training"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.description}"),
+            )
+            self._bar = Drawn(*columns, console=Console(stderr=True))
+            self._bar.start()
+            self._task = self._bar.add_task(said, total=at.steps)
+        self._bar.update(self._task, completed=at.step, description=said)
+        if at.note:
+            self._bar.console.print(at.note)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
