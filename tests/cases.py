@@ -34,7 +34,7 @@ from continua.models import (
 )
 from continua.models.build import continuous_axes, discrete_axes, post_norm, pre_norm, smooth_bases
 from continua.models.init import GPT2Init, Scaled, Xavier
-from continua.operators import Attention, Causal, LayerNorm, Parts, Pointwise, Skip, Softmax
+from continua.operators import Attention, Causal, Drop, LayerNorm, Parts, Pointwise, Skip, Softmax
 from tests.measure import random, stirred
 
 # --- axes ------------------------------------------------------------------------------------------------------------
@@ -239,13 +239,16 @@ def discrete(
 
 
 def of_fields(
-    make: Callable[[Axes, Discretisation], Parametrisation], d: ax.Axis = RING, pool: bool = False
+    make: Callable[[Axes, Discretisation], Parametrisation], d: ax.Axis = RING, pool: bool = False, drop: float = 0.0
 ) -> Transformer:
     """A series model on continuous axes whose weights are fields of one kind."""
     axes, native = continuous_axes(SMOOTH, t=Times(), d=d)
     w = make(axes, native)
     fixed = w.autonomous()
-    block = pre_norm((Attention(w, mask=Causal(), density=True), Pointwise(w, op.SiLU())), lambda: LayerNorm(w))
+    branches: tuple[op.Operator, ...] = (Attention(w, mask=Causal(), density=True), Pointwise(w, op.SiLU()))
+    if drop:
+        branches = tuple(Drop(branch, drop, constant=True) for branch in branches)
+    block = pre_norm(branches, lambda: LayerNorm(w))
     readout = Readout(fixed, 3, before=(LayerNorm(fixed),), bias=True, pool=pool)
     return Transformer(axes, native, Observations(fixed, CHANNELS, op.Sinusoidal(axes)), block, readout)
 
@@ -365,6 +368,9 @@ MODELS: dict[str, Case] = {
     "gated": Case(lambda: discrete(branches=lambda w: (Attention(w), Pointwise(w, op.SiLU(), gated=True, bias=False)))),
     "phi2": Case(lambda: discrete(branches=lambda w: (Attention(w), Pointwise(w, op.ReLU(), op.Tanh())))),
     "skip": Case(lambda: discrete(branches=lambda w: (Skip(Attention(w), -0.5), Skip(Pointwise(w), 0.25)))),
+    # at rest, as every law but those of dropout wants them
+    "dropout": Case(lambda: discrete(branches=lambda w: (Drop(Attention(w), 0.3), Drop(Pointwise(w), 0.2))).eval()),
+    "dropout, constant in depth": Case(lambda: of_fields(with_bases(), drop=0.3).eval(), series),
     "sinusoidal": Case(lambda: discrete(encoding="sinusoidal")),
     "no norm": Case(lambda: discrete(place=unnormed)),
     "parallel": Case(lambda: discrete(solver=fl.Euler())),

@@ -93,6 +93,15 @@ def test_clipping_is_off_by_default_and_the_same_everywhere(make) -> None:
 
 
 @pytest.mark.spec("D5")
+@pytest.mark.parametrize("adjoint", [Direct(clip=2.0), Recompute(clip=2.0), Backsolve(clip=2.0)], ids=str)
+def test_what_is_longer_than_the_bound_becomes_as_long_as_it(adjoint) -> None:
+    x0 = learning(START)
+    path = solve(lambda z, x, a: 0 * x, x0, SPAN, solver=RK4(), control=Fixed(3), adjoint=adjoint)
+    (found,) = pulled(100 * towards(path.final), x0)
+    assert found.norm().item() == pytest.approx(2.0, abs=1e-6)
+
+
+@pytest.mark.spec("D5")
 def test_backsolve_clips_its_adjoint_state_too() -> None:
     x0 = learning(START)
     path = solve(BOTH, x0, SPAN, args=MATRICES, solver=RK4(), control=Fixed(6), adjoint=Backsolve(clip=0.5))
@@ -180,6 +189,7 @@ def test_keeping_slopes_takes_a_fraction_of_keeping_everything() -> None:
 
 @pytest.mark.spec("D4")
 def test_halving_again_and_again_takes_bytes_like_the_logarithm() -> None:
+    taken(Checkpoint(8, recursive=True), 8)  # what is allocated once
     found = [taken(Checkpoint(steps, recursive=True), steps) for steps in (8, 32, 128)]
     first, second = found[1] - found[0], found[2] - found[1]
     assert abs(second - first) <= 0.3 * first, "the same again for four times as many"

@@ -237,10 +237,3 @@ def test_the_adjoint_is_no_part_of_a_saved_model(tmp_path) -> None:
 def test_bad_checkpoints_are_refused() -> None:
     with refused(SolveError, "got 0", "n ≥ 1"):
         Checkpoint(0)
-
-    class Other:
-        def integrate(self, step, x0, span, save):
-            raise NotImplementedError
-
-    with refused(SolveError, "Other", "Use Fixed(n)"):
-        ct.solve(lambda z, x, a: x, torch.ones(1), (0.0, 1.0), solver=ct.RK4(), control=Other(), adjoint=Checkpoint(2))

@@ -16,13 +16,16 @@ from continua.flow.walk import Route
 from continua.tree import mapped, tensors, with_tensors
 from continua.typing import Args, Tensor
 
+CHUNK = 4  # steps replayed at once: bounds the stage states that are alive on the way back
+
 
 class Leg(NamedTuple):
-    """A run of steps that was recorded: where it began and what its evaluations left."""
+    """A run of steps that was recorded: where it began, what its evaluations left, and whose weights it shares."""
 
     part: range
     start: Any
     tape: Tape
+    block: range
 
 
 @dataclass
@@ -34,6 +37,9 @@ class Journey:
     args: Args = None
     sink: dict[int, Tensor] = field(default_factory=dict)  # gradients by the place of a leaf in args
     made: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # leaves that stand for weights that were read
+    block: range | None = None  # whose weights are read now
+    weights: Args = None
+    gathered: Tape = field(default_factory=Tape)  # what these weights have got so far
 
     def go(self, x: Any, args: Args, part: range) -> tuple[Any, list[Any]]:
         """Walk, keeping nothing."""
@@ -47,10 +53,12 @@ class Journey:
         """Walk, keeping what ``pull`` needs."""
         kept, legs = [], []
         for block in self.pieces(part):
-            tape = Tape(self.keep)
-            legs.append(Leg(block, x, tape))
-            x, more = self.route.walk(x, self.route.read(args, block), block, tape.through(self.route.field))
-            kept += more
+            read = self.route.read(args, block)
+            for start in range(block.start, block.stop, CHUNK):
+                chunk, tape = range(start, min(start + CHUNK, block.stop)), Tape(self.keep)
+                legs.append(Leg(chunk, x, tape, block))
+                x, more = self.route.walk(x, read, chunk, tape.through(self.route.field))
+                kept += more
         return x, kept, legs
 
     def pieces(self, part: range) -> list[range]:
@@ -60,11 +68,16 @@ class Journey:
 
     def pull(self, leg: Leg, to_carried: Any, to_kept: list[Any]) -> Any:
         """From gradients by what a leg gave to gradients by where it began; those by arguments go to the sink."""
-        read = self.read(leg.part)
-        tape = leg.tape.replay()
-        to_start = self.replay(leg, tape, read, to_carried, to_kept)
-        self.collect(tape)
-        return to_start
+        if leg.block != self.block:
+            self.settle()
+            self.block, self.weights = leg.block, self.read(leg.block)
+        return self.replay(leg, leg.tape.replay(self.gathered), self.weights, to_carried, to_kept)
+
+    def settle(self) -> None:
+        """Carry what the weights of a block got back to the arguments, once for all its legs."""
+        if self.block is not None:
+            self.collect(self.gathered)
+        self.block, self.weights, self.gathered = None, None, Tape()
 
     def read(self, part: range) -> Args:
         """The weights of a block, cut from what they were made of: no evaluation's gradient runs on into the making."""
@@ -259,6 +272,7 @@ def back_along(journey: Journey, legs: list[Leg], to_carried: Any, to_kept: list
         start = end - counts(journey.route, leg.part)
         to_carried = journey.pull(leg, to_carried, to_kept[start:end])
         end = start
+    journey.settle()
     return to_carried
 
 

@@ -79,8 +79,7 @@ class _Reversed(Work):
             for i in reversed(block):
                 start = end - counts(self.route, range(i, i + 1))
                 leg, carried, waiting = self._leg(i, carried, read, waiting, x0)
-                tape = leg.tape.replay()
-                tape.found = gathered.found
+                tape = leg.tape.replay(gathered)
                 to_carried = journey.replay(leg, tape, read, to_carried, to_kept[start:end])
                 end = start
             journey.collect(gathered)
@@ -127,7 +126,7 @@ class _Reversed(Work):
             own = tape.entries
         elif i == 0 and solver.lag:
             own = seen + own
-        return Leg(part, start, Tape(True, own)), before, waiting
+        return Leg(part, start, Tape(True, own), part), before, waiting
 
 
 def _distance(reached: Any, kept: Any) -> float:

@@ -36,9 +36,9 @@ class Tape:
     at: int | None = None  # None: recording
     found: dict[int, tuple[Tensor, Tensor, bool]] = field(default_factory=dict)
 
-    def replay(self) -> "Tape":
-        """The same evaluations, to be walked again."""
-        return Tape(self.keep, self.entries, at=0)
+    def replay(self, gathered: "Tape") -> "Tape":
+        """The same evaluations, to be walked again; gradients go to those that were gathered before."""
+        return Tape(self.keep, self.entries, at=0, found=gathered.found)
 
     def through(self, given: VectorField) -> VectorField:
         """The field whose every evaluation goes through this tape."""

@@ -47,9 +47,9 @@ class Route:
         return [end if theta == 1.0 else found.at(theta) for theta in thetas]
 
     def blocks(self) -> Iterator[range]:
-        """Runs of steps that read about ``NODES`` depths; all steps at once where nothing is left to read."""
+        """Runs of steps that read ``NODES`` depths at most; all steps at once where nothing is left to read."""
         count = len(self.steps)
-        size = count if is_read(self.field) else max(1, NODES // evaluations(self._plain, kinds_of(self.field)))
+        size = count if is_read(self.field) else max(1, (NODES - 1) // fresh(self._plain, kinds_of(self.field)))
         for start in range(0, count, size):
             yield range(start, min(start + size, count))
 
@@ -98,6 +98,13 @@ def piece(solver: Solver, field: VectorField, bare: Piece, args: Args) -> Piece:
 def evaluations(solver: Any, kinds: tuple[bool, ...] | None, begin: bool = False) -> int:
     """Evaluations of one step, and those of beginning."""
     return dry_run(kinds, solver, ((0.0, 1.0),), ((1.0,),), begin)[1]
+
+
+@functools.lru_cache(maxsize=512)
+def fresh(solver: Any, kinds: tuple[bool, ...] | None) -> int:
+    """How many depths one more step reads: it shares its start with the end of the step before."""
+    asked, _ = dry_run(kinds, solver, ((0.0, 1.0), (1.0, 1.0)), ((), ()), False)
+    return max(len(log) // 2 for log in asked) or 1
 
 
 @functools.lru_cache(maxsize=256)

@@ -14,6 +14,7 @@ from continua.flow import (
     RK4,
     Adaptive,
     Backsolve,
+    Bosh3,
     Bound,
     Checkpoint,
     Direct,
@@ -32,6 +33,7 @@ from continua.flow import (
     SaveAt,
     Strang,
     Trajectory,
+    Tsit5,
     solve,
     walk,
 )
@@ -48,6 +50,7 @@ PAIRS = [
     if adjoint not in UNDOING or solver in REVERSIBLE
 ]
 COARSE = Adaptive(rtol=0.03, atol=0.03)
+FOUND = [Bosh3(), Tsit5(), RK4(), Strang(), *REVERSIBLE, ON_SPHERES[1]]  # with an estimate, and by doubling
 
 
 def named(pair: Any) -> str:
@@ -111,15 +114,15 @@ def check(solver, adjoint, control, save) -> None:
 @pytest.mark.spec("D4", "D3")
 @each()
 def test_gradients_are_those_of_direct_for_the_end_some_steps_and_points(solver, adjoint) -> None:
-    for save in (SaveAt(), SaveAt(2), SaveAt(points=(0.2, 0.71, 0.75, 1.2, 1.6999))):
-        check(solver, adjoint, Fixed(7), save)
+    check(solver, adjoint, Fixed(1), SaveAt())
+    check(solver, adjoint, Fixed(4), SaveAt(2))
+    check(solver, adjoint, Fixed(3), SaveAt(points=(0.2, 0.71, 1.6999)))
 
 
 @pytest.mark.spec("D4", "D3")
-@each()
+@each([pair for pair in PAIRS if pair[0] in FOUND])
 def test_gradients_of_adaptive_solves_are_those_of_direct(solver, adjoint) -> None:
-    for save in (SaveAt(), SaveAt(points=(0.3, 0.71))):
-        check(solver, adjoint, COARSE, save)
+    check(solver, adjoint, COARSE, SaveAt(points=(0.3, 0.71)))
 
 
 @pytest.mark.spec("D4")
@@ -140,7 +143,7 @@ def test_dense_paths_carry_gradients(solver, adjoint) -> None:
 @pytest.mark.spec("D4")
 @pytest.mark.parametrize("adjoint", EXACT_ADJOINTS, ids=str)
 @pytest.mark.parametrize("solver", [RK4(), LieTrotter(), ReversibleSolver(), ReversibleHeun()], ids=str)
-@pytest.mark.parametrize("control", [Fixed(5), COARSE], ids=str)
+@pytest.mark.parametrize("control", [Fixed(3), Adaptive(rtol=0.3, atol=0.3)], ids=str)
 def test_states_of_two_tensors_have_the_same_gradients(solver, adjoint, control) -> None:
     if adjoint in UNDOING and solver not in REVERSIBLE:
         pytest.skip("refused: see below")
@@ -164,11 +167,11 @@ def test_states_of_two_tensors_have_the_same_gradients(solver, adjoint, control)
 @pytest.mark.parametrize("adjoint", [Direct(), *EXACT_ADJOINTS], ids=str)
 def test_gradients_pass_gradcheck(adjoint) -> None:
     x0, args = learning(START), learning(MATRICES)
-    for solver in (ReversibleSolver(Heun()), ReversibleHeun()) if adjoint in UNDOING else (Strang(), RK4()):
+    for solver in (ReversibleSolver(Heun()), ReversibleHeun()) if adjoint in UNDOING else (Strang(),):
         assert torch.autograd.gradcheck(
             lambda x, *a, s=solver: (
                 solve(
-                    BOTH, x, SPAN, args=a, solver=s, control=Fixed(3), adjoint=adjoint, save=SaveAt(points=(0.4, 1.7))
+                    BOTH, x, SPAN, args=a, solver=s, control=Fixed(2), adjoint=adjoint, save=SaveAt(points=(0.4, 1.7))
                 ).x
             ),
             (x0, *args),
@@ -177,7 +180,7 @@ def test_gradients_pass_gradcheck(adjoint) -> None:
 
 @pytest.mark.spec("D4")
 @pytest.mark.parametrize("adjoint", [a for a in EXACT_ADJOINTS if a not in UNDOING], ids=str)
-@pytest.mark.parametrize("solver", [Euler(), RK4(), LieTrotter(), Strang(), *ON_SPHERES], ids=str)
+@pytest.mark.parametrize("solver", [RK4(), LieTrotter(), Strang(), ON_SPHERES[0], ON_SPHERES[2]], ids=str)
 @pytest.mark.parametrize("cost", [False, True], ids=["", "with a cost"])
 def test_projections_have_the_same_gradients(solver, adjoint, cost) -> None:
     def normed(z, x, g):
@@ -249,35 +252,31 @@ def test_second_derivatives_are_right_or_refused(adjoint) -> None:
 # --- weights over depth ----------------------------------------------------------------------------------------------
 
 
+def woven_gradients(solver, adjoint, control) -> tuple[list[Tensor], list[int]]:
+    """With weights that are made on the way; and how many depths were read at a time."""
+    woven = Woven()
+    x0, args, save = learning(start(solver)), learning(woven.args), SaveAt(points=(0.3, 0.9))
+    path = solve(woven.bound, x0, SPAN, args=args, solver=solver, control=control, adjoint=adjoint, save=save)
+    return pulled(loss_of(path), x0, args), [len(read) for read in woven.reads]
+
+
 @pytest.mark.spec("D4", "T7")
-@each([(s, a) for s, a in PAIRS if s in (Euler(), RK4(), *REVERSIBLE[:3], ON_SPHERES[1])])
-@pytest.mark.parametrize("control", [Fixed(19), COARSE], ids=str)
-def test_weights_that_are_made_on_the_way_have_the_same_gradients(solver, adjoint, control) -> None:
-    found = []
-    for one in (Direct(), adjoint):
-        woven = Woven()
-        x0, args = learning(start(solver)), learning(woven.args)
-        path = solve(
-            woven.bound,
-            x0,
-            SPAN,
-            args=args,
-            solver=solver,
-            control=control,
-            adjoint=one,
-            save=SaveAt(points=(0.3, 0.9)),
-        )
-        found.append(pulled(loss_of(path), x0, args))
-        if control == Fixed(19):
-            sizes = [len(read) for read in woven.reads]
-            if one == Direct():
-                assert len(sizes) == 1, "read all at once"
-            else:
-                asked = walk.evaluations(solver, None) + walk.evaluations(solver, None, begin=True)
-                assert max(sizes) <= walk.NODES + 2 * asked + 3, "a block, and what interpolation asks"
-                assert len(sizes) > 2
-    assert all(gap(a, b) < CLOSE for a, b in zip(*found, strict=True))
-    assert all(g.abs().max() > 1e-3 for g in found[0])
+@each([(s, a) for s, a in PAIRS if s in (Euler(), RK4(), *REVERSIBLE[:2])])
+def test_weights_that_are_made_on_the_way_have_the_same_gradients(solver, adjoint) -> None:
+    (found, sizes), (gradients, at_once) = (woven_gradients(solver, one, Fixed(19)) for one in (adjoint, Direct()))
+    assert all(gap(a, b) < CLOSE for a, b in zip(found, gradients, strict=True))
+    assert all(g.abs().max() > 1e-3 for g in found)
+    assert len(at_once) == 1
+    assert len(sizes) > 2
+    asked = walk.evaluations(solver, None) + walk.evaluations(solver, None, begin=True)
+    assert max(sizes) <= walk.NODES + 2 * asked + 3, "a block, and what interpolation asks"
+
+
+@pytest.mark.spec("D4", "T7")
+@each([(s, a) for s, a in PAIRS if s in (Tsit5(), *REVERSIBLE[:2]) and a in (Recompute(), Mixed(3), *UNDOING)])
+def test_weights_over_depth_are_read_on_found_steps_too(solver, adjoint) -> None:
+    (found, _), (gradients, _) = (woven_gradients(solver, one, COARSE) for one in (adjoint, Direct()))
+    assert all(gap(a, b) < CLOSE for a, b in zip(found, gradients, strict=True))
 
 
 @pytest.mark.spec("D4", "T7")
@@ -372,7 +371,7 @@ def test_a_stiff_contraction_falls_back_to_checkpoints_or_is_refused(solver) -> 
 
     def run(adjoint) -> tuple[Trajectory, list[Tensor]]:
         x0, rate = learning(START), learning(torch.tensor(12.0, dtype=torch.float64))
-        path = solve(stiff, x0, (0.0, 4.0), args=rate, solver=solver, control=Fixed(48), adjoint=adjoint)
+        path = solve(stiff, x0, (0.0, 4.0), args=rate, solver=solver, control=Fixed(24), adjoint=adjoint)
         return path, pulled(loss_of(path), x0, rate)
 
     (path, got), (_, gradients) = run(Reversible()), run(Direct())

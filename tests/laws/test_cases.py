@@ -45,6 +45,15 @@ def test_every_solver_is_in_a_list() -> None:
     assert solvers == {type(one) for one in cases.ALL_SOLVERS}
 
 
+@pytest.mark.spec("D1", "D4")
+def test_every_adjoint_and_control_is_in_a_list() -> None:
+    public = [one for name in flow.__all__ if inspect.isclass(one := getattr(flow, name))]
+    adjoints = {one for one in public if hasattr(one, "run") and one is not flow.Adjoint}
+    assert adjoints == {type(one) for one in [*cases.EXACT_ADJOINTS, *cases.INEXACT_ADJOINTS, flow.Direct()]}
+    controls = {one for one in public if hasattr(one, "find") and one is not flow.Control}
+    assert controls == {flow.Fixed, *(type(one) for one in cases.ADAPTIVE)}
+
+
 @pytest.mark.spec("A2", "A3", "M6")
 def test_every_mask_position_and_norm_is_in_a_list() -> None:
     public = [one for name in operators.__all__ if inspect.isclass(one := getattr(operators, name))]

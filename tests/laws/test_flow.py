@@ -81,29 +81,6 @@ def test_the_largest_error_of_euler_steps_falls_like_their_size() -> None:
     assert slope(sizes, found) == pytest.approx(1, abs=0.15)
 
 
-@pytest.mark.spec("D1", "L1")
-@pytest.mark.parametrize("solver", ON_SPHERES, ids=str)
-@pytest.mark.parametrize("radius", [1.0, 2.5])
-def test_states_stay_on_the_sphere(solver, radius) -> None:
-    solver = type(solver)(solver.inner, radius)
-    x0 = radius * torch.nn.functional.normalize(random(4, 3), dim=-1)
-    path = solve(BOTH, x0, SPAN, args=MATRICES, solver=solver, control=Fixed(7), save=SaveAt(1))
-    assert all((x.norm(dim=-1) / radius - 1).abs().max() < 1e-12 for x in path.x)
-    assert (path.final - x0).norm() > 0.1
-
-
-@pytest.mark.spec("D1")
-@pytest.mark.parametrize("solver", ON_SPHERES, ids=str)
-def test_projections_are_applied_on_the_sphere_too(solver) -> None:
-    field = BOTH + Projection(lambda z, x, a: x * a)
-    squeeze = torch.tensor([1.0, 1.0, 0.1], dtype=torch.float64)
-    args = (*MATRICES, squeeze)
-    path = solve(field, start(solver), SPAN, args=args, solver=solver, control=Fixed(9))
-    bare = solve(BOTH, start(solver), SPAN, args=MATRICES, solver=solver, control=Fixed(9))
-    assert path.final[2].abs() < 0.3 * bare.final[2].abs()
-    assert path.final.norm().item() == pytest.approx(1, abs=1e-12)
-
-
 # --- steps -----------------------------------------------------------------------------------------------------------
 
 
@@ -179,9 +156,9 @@ def test_no_evaluation_lies_outside_the_span(solver) -> None:
 @pytest.mark.parametrize("dense", [False, True], ids=["points", "dense"])
 @pytest.mark.parametrize("solver", ALL_SOLVERS, ids=str)
 def test_between_steps_the_path_has_the_order_of_the_solver(solver, dense) -> None:
-    exact, sizes, errors = reference(BOTH, MATRICES, solver in ON_SPHERES), [16, 32, 64], []
+    exact, sizes, errors = reference(BOTH, MATRICES, solver in ON_SPHERES), [8, 16, 32], []
     for n in sizes:
-        nodes = [(256 // n) * i + (64 // n) * quarter for i in range(0, n, n // 16) for quarter in (1, 2, 3)]
+        nodes = [(256 // n) * i + (64 // n) * quarter for i in range(0, n, n // 8) for quarter in (1, 2, 3)]
         points = tuple(exact.z[i] for i in nodes)
         save = SaveAt(dense=True) if dense else SaveAt(points=points)
         path = solve(BOTH, start(solver), SPAN, args=MATRICES, solver=solver, control=Fixed(n), save=save)
@@ -342,7 +319,7 @@ def test_runge_kutta_projects_once_after_the_full_step(solver) -> None:
 @pytest.mark.parametrize("names", ["A", "AB", "ApBq", "ABC", "Ap"])
 @pytest.mark.parametrize("span", [(0.0, 1.0), (0.1, 7.3)], ids=str)
 def test_the_dry_run_names_exactly_the_depths_that_are_asked(solver, names, span) -> None:
-    for steps in (1, 3, 7):
+    for steps in (1, 4):
         diary = Diary(names).walk(solver, steps, span)
         asked = [tuple(dict.fromkeys(z for name, z in diary.calls if name == one)) for one in names]
         assert depths(tuple(name.isupper() for name in names), span, solver, Fixed(steps)) == tuple(asked)
