@@ -7,7 +7,7 @@ import torch
 
 from continua.config import register
 from continua.errors import SolveError
-from continua.flow.recompute import Work
+from continua.flow.journey import Work
 from continua.flow.runge_kutta import RungeKutta
 from continua.flow.state import axpy, scaled
 from continua.flow.tape import differentiate

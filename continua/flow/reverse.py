@@ -8,9 +8,10 @@ import torch
 from continua.config import register
 from continua.errors import SolveError, SolveFailed
 from continua.flow.cost import plain
-from continua.flow.recompute import Checkpoint, Journey, Leg, Work, counts, redo
+from continua.flow.journey import Journey, Leg, Work, counts
+from continua.flow.recompute import Checkpoint, redo
 from continua.flow.tape import Entry, Tape
-from continua.flow.vectorfield import Projection, Sum, VectorField, base_of, is_read, kinds_of, read_at
+from continua.flow.vectorfield import VectorField, is_read, kinds_of, read_at
 from continua.flow.walk import Route, rehearsed
 from continua.tree import tensors
 from continua.typing import Args, Tensor
@@ -36,10 +37,6 @@ class Reversible:
         if not hasattr(route.solver, "undo"):
             remedy = f"Use ReversibleSolver({route.solver}) or ReversibleHeun(), or Checkpoint(n) gradients."
             raise SolveError("reversible gradients need a reversible solver", got=route.solver, remedy=remedy)
-        base = base_of(route.field)
-        if isinstance(base, Sum) and any(isinstance(part, Projection) for part in base.parts):
-            remedy = "Use pre-norm, or Checkpoint(n) gradients."
-            raise SolveError("a projection cannot be undone", got="a field with projections", remedy=remedy)
         return _Reversed(self, route, x0, args).run()
 
 

@@ -15,7 +15,7 @@ from continua.flow.finite import culprit, not_finite
 from continua.flow.runge_kutta import Solver, Tsit5
 from continua.flow.splitting import split
 from continua.flow.trajectory import Piece, SaveAt, Trajectory
-from continua.flow.vectorfield import Cost, VectorField
+from continua.flow.vectorfield import Cost, VectorField, kinds_of
 from continua.flow.walk import Route, dry_run, piece
 from continua.tree import mapped, tensors
 from continua.typing import Args, Tensor
@@ -69,9 +69,7 @@ def solve(
     save = options.get("save", SaveAt())
     problem = Problem(field, x0, _checked(x0, span), args, solver, save, options.get("observed"))
     save.check(problem.span)
-    cuts = splitting_of(solver)
-    if cuts is not None:
-        split(cuts, field, args)  # a field without parts is refused before anything is walked
+    _fits(solver, field, args)
     found = control.find(problem)
     if found.failure is not None and options.get("throw", True):
         raise found.failure
@@ -104,6 +102,16 @@ def _checked(x0: Any, span: tuple[float, float]) -> tuple[float, float]:
             remedy = "Convert it: x0.float()."
             raise SolveError("the state must be a floating-point tensor", got=tensor.dtype, remedy=remedy)
     return start, end
+
+
+def _fits(solver: Solver, field: VectorField, args: Args) -> None:
+    """Refuse a solver on a field it cannot walk, before anything is walked."""
+    cuts = splitting_of(solver)
+    if cuts is not None:
+        split(cuts, field, args)
+    if hasattr(solver, "undo") and not all(kinds_of(field) or (True,)):
+        remedy = "Use pre-norm, or a solver that is not reversible."
+        raise SolveError("a projection cannot be undone", got=f"{solver} on a field with projections", remedy=remedy)
 
 
 def _walk(problem: Problem, found: Found, adjoint: Adjoint | None, cost: Cost | None) -> Trajectory:

@@ -1,0 +1,258 @@
+"""A walk that can be pulled back, and the solve as one operation of autograd: the stuff of memory-saving adjoints."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from continua.errors import SolveError
+from continua.flow.adjoint import ONCE, ONCE_REMEDY, clipped
+from continua.flow.cost import plain
+from continua.flow.tape import Tape
+from continua.flow.walk import Route
+from continua.tree import mapped, tensors, with_tensors
+from continua.typing import Args, Tensor
+
+CHUNK = 4  # steps replayed at once: bounds the stage states that are alive on the way back
+
+
+class Leg(NamedTuple):
+    """A run of steps that was recorded: where it began, what its evaluations left, and whose weights it shares."""
+
+    part: range
+    start: Any
+    tape: Tape
+    block: range
+
+
+@dataclass
+class Journey:
+    """A walk that can be pulled back. Adjoints differ in what they keep between ``out`` and ``back``."""
+
+    route: Route
+    keep: bool  # what lean fields need of each evaluation, or the slopes alone
+    args: Args = None
+    sink: dict[int, Tensor] = field(default_factory=dict)  # gradients by the place of a leaf in args
+    made: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # leaves that stand for weights that were read
+    block: range | None = None  # whose weights are read now
+    weights: Args = None
+    gathered: Tape = field(default_factory=Tape)  # what these weights have got so far
+
+    def go(self, x: Any, args: Args, part: range) -> tuple[Any, list[Any]]:
+        """Walk, keeping nothing."""
+        kept = []
+        for block in self.pieces(part):
+            x, more = self.route.walk(x, self.route.read(args, block), block)
+            kept += more
+        return x, kept
+
+    def record(self, x: Any, args: Args, part: range) -> tuple[Any, list[Any], list[Leg]]:
+        """Walk, keeping what ``pull`` needs."""
+        kept, legs = [], []
+        for block in self.pieces(part):
+            read = self.route.read(args, block)
+            for start in range(block.start, block.stop, CHUNK):
+                chunk, tape = range(start, min(start + CHUNK, block.stop)), Tape(self.keep)
+                legs.append(Leg(chunk, x, tape, block))
+                x, more = self.route.walk(x, read, chunk, tape.through(self.route.field))
+                kept += more
+        return x, kept, legs
+
+    def pieces(self, part: range) -> list[range]:
+        """The blocks of the route, cut to ``part``."""
+        cuts = [range(max(b.start, part.start), min(b.stop, part.stop)) for b in self.route.blocks()]
+        return [cut for cut in cuts if len(cut)]
+
+    def pull(self, leg: Leg, to_carried: Any, to_kept: list[Any]) -> Any:
+        """From gradients by what a leg gave to gradients by where it began; those by arguments go to the sink."""
+        if leg.block != self.block:
+            self.settle()
+            self.block, self.weights = leg.block, self.read(leg.block)
+        return self.replay(leg, leg.tape.replay(self.gathered), self.weights, to_carried, to_kept)
+
+    def settle(self) -> None:
+        """Carry what the weights of a block got back to the arguments, once for all its legs."""
+        if self.block is not None:
+            self.collect(self.gathered)
+        self.block, self.weights, self.gathered = None, None, Tape()
+
+    def read(self, part: range) -> Args:
+        """The weights of a block, cut from what they were made of: no evaluation's gradient runs on into the making."""
+        with torch.enable_grad():
+            return self.cut(self.route.read(self.args, part))
+
+    def cut(self, read: Args) -> Args:
+        """The same weights as the start of new graphs."""
+        self.made = {}
+        return mapped(read, self._cut)
+
+    def _cut(self, weight: Tensor) -> Tensor:
+        if weight.grad_fn is None:
+            return weight
+        leaf = weight.detach().requires_grad_()
+        self.made[id(leaf)] = (leaf, weight)
+        return leaf
+
+    def replay(self, leg: Leg, tape: Tape, read: Args, to_carried: Any, to_kept: list[Any]) -> Any:
+        """Walk a leg with its slopes in their places and go back through it; the tape gathers what weights get."""
+        with torch.enable_grad():
+            start = mapped(leg.start, lambda t: t.detach().requires_grad_())
+            carried, kept = self.route.walk(start, read, leg.part, tape.through(self.route.field))
+            outputs, gradients = _paired((carried, kept), (to_carried, to_kept))
+            if not outputs:
+                return mapped(leg.start, torch.zeros_like)
+            # evaluations pull their weights back by themselves; a cost paid for chords uses weights in the open
+            open_costs = plain(self.route.solver) is not self.route.solver
+            weights = [leaf for leaf in tensors(read) if leaf.requires_grad] if open_costs else []
+            given = tensors(start)
+            found = torch.autograd.grad(outputs, [*given, *weights], gradients, allow_unused=True)
+        tape.add([(leaf, g) for leaf, g in zip(weights, found[len(given) :], strict=True) if g is not None])
+        zero = (torch.zeros_like(t) if g is None else g for t, g in zip(given, found, strict=False))
+        return with_tensors(leg.start, list(zero))
+
+    def collect(self, tape: Tape) -> None:
+        """Carry gradients of weights that were read back to the arguments they were read from."""
+        given = tensors(self.args)
+        places = {id(leaf): i for i, leaf in enumerate(given)}
+        read = []
+        for leaf, g, own in tape.found.values():
+            if id(leaf) in places:
+                self.add(places[id(leaf)], g if own else g.clone())
+            elif id(leaf) in self.made:
+                read.append((self.made[id(leaf)][1], g))
+        if not read:
+            return
+        wanted = [leaf for leaf in given if leaf.requires_grad]
+        found = torch.autograd.grad([leaf for leaf, _ in read], wanted, [g for _, g in read], allow_unused=True)
+        for leaf, g in zip(wanted, found, strict=True):
+            if g is not None:
+                self.add(places[id(leaf)], g)
+
+    def add(self, place: int, gradient: Tensor) -> None:
+        """Add up what several legs give the same argument."""
+        known = self.sink.get(place)
+        self.sink[place] = gradient if known is None else known.add_(gradient)
+
+
+def _paired(outputs: Any, gradients: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs that have a gradient, with it."""
+    (carried, kept), (to_carried, to_kept) = outputs, gradients
+    pairs = list(zip(tensors(carried), tensors(to_carried), strict=True)) if to_carried is not None else []
+    for state, to_state in zip(kept, to_kept, strict=True):
+        if to_state is not None:
+            pairs += zip(tensors(state), tensors(to_state), strict=True)
+    pairs = [(x, g) for x, g in pairs if x.requires_grad]
+    return [x for x, _ in pairs], [g for _, g in pairs]
+
+
+def counts(route: Route, part: range) -> int:
+    """How many states the steps of ``part`` keep."""
+    return sum(len(route.moments[i]) for i in part)
+
+
+def back_along(journey: Journey, legs: list[Leg], to_carried: Any, to_kept: list[Any]) -> Any:
+    """Pull back leg after leg, the last one first."""
+    end = len(to_kept)
+    for leg in reversed(legs):
+        start = end - counts(journey.route, leg.part)
+        to_carried = journey.pull(leg, to_carried, to_kept[start:end])
+        end = start
+    journey.settle()
+    return to_carried
+
+
+class Solving(torch.autograd.Function):
+    """The whole solve as one operation, whose backward the adjoint writes."""
+
+    @staticmethod
+    def forward(ctx: Any, work: Any, count: int, *leaves: Tensor) -> Any:
+        """Walk out."""
+        ctx.work, ctx.count = work, count
+        ctx.set_materialize_grads(False)
+        kept = work.out(with_tensors(work.x0, leaves[:count]), with_tensors(work.args, leaves[count:]))
+        work.x0, work.args, work.shape = _shell(work.x0), _shell(work.args), [_shell(x) for x in kept]
+        ctx.save_for_backward(*leaves)
+        inputs = {id(leaf) for leaf in leaves}
+        return tuple(t.clone() if id(t) in inputs else t for t in tensors(kept))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        """Walk back."""
+        work, leaves = ctx.work, ctx.saved_tensors
+        if torch.is_grad_enabled():
+            raise SolveError(ONCE, got=f"a second derivative through {work.name}", remedy=ONCE_REMEDY)
+        x0 = with_tensors(work.x0, leaves[: ctx.count])
+        args = with_tensors(work.args, [_leaf(leaf) for leaf in leaves[ctx.count :]])
+        rest, to_kept = iter(gradients), []
+        for state in work.shape:
+            given = [next(rest) for _ in tensors(state)]
+            to_kept.append(None if all(g is None for g in given) else _filled(state, given))
+        with work.precision():
+            to_x0, by_args = work.back(x0, args, to_kept)
+        return (None, None, *tensors(to_x0), *(by_args.get(i) for i in range(len(leaves) - ctx.count)))
+
+
+def _shell(tree: Any) -> Any:
+    """The structure of a pytree without its memory."""
+    return mapped(tree, lambda t: torch.empty_like(t, device="meta"))
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    """The same numbers as the start of a new graph."""
+    return tensor.detach().requires_grad_() if tensor.requires_grad else tensor
+
+
+def _filled(state: Any, given: list[Tensor | None]) -> Any:
+    like = next(g for g in given if g is not None)
+    return with_tensors(
+        state,
+        [
+            torch.zeros(t.shape, dtype=t.dtype, device=like.device) if g is None else g
+            for t, g in zip(tensors(state), given, strict=True)
+        ],
+    )
+
+
+@dataclass
+class Work:
+    """What one solve leaves for its backward. Subclasses say what ``out`` keeps and how ``back`` uses it."""
+
+    adjoint: Any
+    route: Route
+    x0: Any
+    args: Args
+    shape: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        kinds = {t.device.type for t in tensors(self.x0)}
+        self.casts = [
+            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)) for kind in kinds if kind != "meta"
+        ]
+
+    @property
+    def name(self) -> str:
+        """The adjoint, for messages."""
+        return type(self.adjoint).__name__
+
+    def precision(self) -> Any:
+        """The autocast of the way out, for the way back."""
+        kind, dtype, on = self.casts[0]
+        return torch.autocast(kind, dtype=dtype, enabled=on)
+
+    def out(self, x0: Any, args: Args) -> list[Any]:
+        """Walk without gradients and return the kept states."""
+        raise NotImplementedError
+
+    def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
+        """Return gradients by x0, and by the leaves of args by their place."""
+        raise NotImplementedError
+
+    def run(self) -> list[Any]:
+        """Apply the operation."""
+        leaves = [*tensors(self.x0), *tensors(self.args)]
+        out = iter(Solving.apply(self, len(tensors(self.x0)), *leaves))
+        return [mapped(state, lambda _: next(out)) for state in self.shape]
+
+    def journey(self, args: Args = None, keep: bool = False, clip: float | None = None) -> Journey:
+        """A journey along the route."""
+        return Journey(clipped(self.route, clip), keep, args)

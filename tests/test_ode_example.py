@@ -1,0 +1,42 @@
+"""``examples/ode.py`` runs, asserts what it says, and draws; pages quote what was measured."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.quote import quoted
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.slow
+@pytest.mark.spec("D1", "D2", "D3")
+def test_the_example_keeps_its_promises(tmp_path) -> None:
+    picture = tmp_path / "ode.png"
+    script = [sys.executable, str(ROOT / "examples" / "ode.py"), "--out", str(picture)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [line[:3] for line in done.stdout.splitlines()].count("(c)") == 9
+    assert picture.stat().st_size > 50_000
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
+def test_pages_quote_what_was_measured(page) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert quoted(text) == text, "run python tools/quote.py"
+
+
+def test_quoting_replaces_what_stood_there(tmp_path) -> None:
+    page = "before\n<!-- rows of some.json -->\nold\n<!-- end of rows -->\nbehind\n"
+    assert "Not measured yet" in quoted(page, tmp_path)
+    row = {"name": "time", "value": 1.2345, "low": 1.0, "high": 1.5, "unit": "s", "target": "≤ 2", "note": "median"}
+    (tmp_path / "some.json").write_text(json.dumps({"rows": [row]}), encoding="utf-8")
+    got = quoted(page, tmp_path)
+    assert "| time | 1.23 [1, 1.5] s | ≤ 2 | median |" in got
+    assert "old" not in got
+    assert got.startswith("before\n<!-- rows of some.json -->")
+    assert got.endswith("<!-- end of rows -->\nbehind\n")
+    assert quoted(got, tmp_path) == got

@@ -1,0 +1,52 @@
+"""Write the rows of a benchmark's result into the pages that quote it.
+
+    python tools/quote.py            # every page of docs/ that has such a block
+    python tools/quote.py --check    # only say which pages are out of date
+
+A block begins with ``<!-- rows of NAME.json -->`` and ends with ``<!-- end of rows -->``. Without the result the block
+says that it has not been measured.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"(?<=<!-- rows of )(?P<name>\w+)\.json -->\n.*?(?=<!-- end of rows -->)", re.DOTALL)
+
+
+def table(result: Path) -> str:
+    """The rows of one result as a table."""
+    if not result.exists():
+        return f"\nNot measured yet: `python benchmarks/{result.stem}.py` writes the numbers.\n\n"
+    lines = ["", "| | measured | promised | |", "|---|---|---|---|"]
+    for row in json.loads(result.read_text(encoding="utf-8"))["rows"]:
+        interval = "" if row["low"] is None else f" [{row['low']:.3g}, {row['high']:.3g}]"
+        unit = row["unit"] and f" {row['unit']}"
+        lines.append(f"| {row['name']} | {row['value']:.3g}{interval}{unit} | {row['target']} | {row['note']} |")
+    return "\n".join([*lines, "", ""])
+
+
+def quoted(text: str, results: Path = ROOT / "benchmarks" / "results") -> str:
+    """The page with its blocks brought up to date."""
+    return BLOCK.sub(lambda found: f"{found['name']}.json -->\n{table(results / (found['name'] + '.json'))}", text)
+
+
+def main() -> int:
+    """Rewrite, or check."""
+    old = []
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        new = quoted(text)
+        if new != text:
+            old.append(page.relative_to(ROOT).as_posix())
+            if "--check" not in sys.argv:
+                page.write_text(new, encoding="utf-8")
+    for name in old:
+        print(f"{name}: {'is out of date' if '--check' in sys.argv else 'brought up to date'}")
+    return 1 if old and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
