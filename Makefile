@@ -39,6 +39,7 @@ bench: $(DEV) ## measure against plain torch and Hugging Face, and bytes and tim
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/family.py
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/complexity.py
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/memory.py
+	@$(PIP) -e '.[bench]' || true; OMP_NUM_THREADS=1 $(BIN)/python benchmarks/depth.py  # a peer that cannot be installed is named as absent
 
 docs: $(DEV) ## build the documentation into site/
 	@$(BIN)/mkdocs build --strict -q -d site

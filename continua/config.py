@@ -20,7 +20,8 @@ C = TypeVar("C", bound=type)
 
 def register(cls: C) -> C:
     """Make ``cls`` storable. Its constructor arguments must be storable too."""
-    if cls.__name__ in _classes and _classes[cls.__name__].__qualname__ != cls.__qualname__:
+    known = _classes.get(cls.__name__)
+    if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ConfigError(f"two classes are called {cls.__name__}", remedy="Rename one of them.")
     if not dataclasses.is_dataclass(cls):
         _remember_arguments(cls)

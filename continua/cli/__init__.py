@@ -65,13 +65,18 @@ def fit(
         list[str] | None, typer.Option("--set", help="Change a setting, for example --set steps=500. May be repeated.")
     ] = None,
     text: Annotated[Path | None, typer.Option(help="Train on this text file (recipe text).")] = None,
-    run: Annotated[Path | None, typer.Option(help="The run folder. By default runs/RECIPE.")] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--folder", "--run", help="The run folder. By default runs/RECIPE. (torchrun takes --run for its own.)"
+        ),
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run.")] = None,
 ) -> None:
     """Train a recipe, or go on with a run. It can be stopped at any moment and resumed with nothing lost."""
     from continua.cli.fit import run as go
 
-    go(recipe, change or [], text, run, resume)
+    go(recipe, change or [], text, folder, resume)
 
 
 @app.command()

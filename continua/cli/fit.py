@@ -1,5 +1,6 @@
 """``continua fit``: train a recipe, or go on with a run."""
 
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -20,6 +21,8 @@ def run(recipe: str, changes: list[str], text: Path | None, folder: Path | None,
         raise ConfigError("fit needs a recipe", got="none", remedy=remedy)
     else:
         fitted = start(recipe, settings, folder or Path("runs", Path(recipe.rpartition(":")[2] or recipe).stem))
+    if os.environ.get("RANK", "0") != "0":  # one of many processes: the first one speaks
+        return
     home = fitted.run.folder if fitted.run is not None else "."
     measured = [line for line in fitted.history if "validation_loss" in line]
     scores = {

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from rich.console import Console
+import typer
 
 from continua.cli.inspect import parse_at
 from continua.errors import ConfigError
@@ -24,5 +24,10 @@ def run(path: Path, prompt: str, wish: str, count: int, temperature: float, seed
     sampling = Greedy() if temperature == 0 else Sample(temperature)
     generator = torch.Generator().manual_seed(seed)
     view = model.at(parse_at(wish))
-    written = view.generate(ids, tokens=count, sampling=sampling, generator=generator)
-    Console().print(tokens.decode(written[0]), markup=False, highlight=False)
+    room = getattr(getattr(model.embed, "position", None), "count", None)
+    while count > 0:  # behind the end of its positions a model goes on from the second half of what it sees
+        seen = ids if room is None or ids.shape[1] + count - 1 <= room else ids[:, -max(1, room // 2) :]
+        piece = count if room is None else min(count, room - seen.shape[1] + 1)
+        written = view.generate(seen, tokens=piece, sampling=sampling, generator=generator)
+        ids, count = torch.cat([ids, written[:, seen.shape[1] :]], 1), count - piece
+    typer.echo(tokens.decode(ids[0]))  # as it is: a rich console would wrap lines and draw emoji

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from continua.config import register
 from continua.errors import ShapeError
 from continua.fields.basis import Basis, precisely
 from continua.fields.nodal import Nodal
+from continua.fields.spectral import Cosine, Equal, Fourier
 from continua.typing import Letter, Tensor
 
 
@@ -50,7 +51,7 @@ class Expansion(nn.Module):
     """f(x_1, …, x_r) = Σ c_{k_1…k_r} B¹_{k_1}(x_1) ⋯ Bʳ_{k_r}(x_r).
 
     ``bases`` holds one basis a letter, nodal, spectral or generated, in any mixture. On the native grid of its nodal
-    bases ``on`` returns the stored parameter itself: no copy, no cost.
+    bases ``on`` returns the stored parameter itself: no copy, no cost. Many waves on equal nodes are read by FFT.
 
     Discrete case: with ``Nodal(Counting(n), Hold())`` on every axis this is ``nn.Parameter`` of that shape.
     """
@@ -62,7 +63,7 @@ class Expansion(nn.Module):
         self.axes, self.letters = dict(axes), tuple(axes)
         self.bases = {letter: bases[letter] for letter in self.letters}
         self.networks = nn.ModuleDict({k: b for k, b in self.bases.items() if isinstance(b, nn.Module)})
-        self._matrices: dict[tuple[object, ...], Tensor | None] = {}
+        self._matrices: dict[tuple[object, ...], Any] = {}
         self._kept: tuple[object, Tensor, Tensor] | None = None  # grids, coefficients, values
         self.coefficients = nn.Parameter(torch.empty([basis.size for basis in self.bases.values()]))
         if not self.coefficients.is_meta:  # a model whose numbers come from a file draws none
@@ -137,7 +138,19 @@ class Expansion(nn.Module):
             rows = self._cached("rows", letter, grid, lambda: basis.rows(axis, grid.nodes), values.device)
             if rows is not None:
                 return values.index_select(position, rows)
+        if isinstance(basis, Fourier | Cosine) and (at := self.equal(letter, grid)) is not None:
+            return basis.by_fft(values, position, at)
         return _along(values, position, self.matrix(letter, grid))
+
+    def equal(self, letter: Letter, grid: Grid) -> Equal | None:
+        """The spacing of the nodes, where reading this axis by FFT is valid and faster; None for the dense product."""
+        axis, basis, like = self.axes[letter], self.bases[letter], self.coefficients
+        if not isinstance(basis, Fourier | Cosine) or basis.size < basis.fft_from or grid.key is None:
+            return None
+        if like.dtype not in (torch.float32, torch.float64):
+            return None
+        made: Equal | None = self._cached("equal", letter, grid, lambda: basis.equal(axis, grid.nodes), like.device)
+        return made
 
     def matrix(self, letter: Letter, grid: Grid) -> Tensor:
         """Return the basis matrix of one axis on ``grid``, remembered where it depends on the grid alone."""
@@ -147,15 +160,13 @@ class Expansion(nn.Module):
         made = self._cached("matrix", letter, grid, lambda: basis.matrix(axis, grid.nodes.double()), like.device)
         return cast(Tensor, made).to(like.dtype)
 
-    def _cached(
-        self, what: str, letter: Letter, grid: Grid, make: Callable[[], Tensor | None], device: torch.device
-    ) -> Tensor | None:
+    def _cached(self, what: str, letter: Letter, grid: Grid, make: Callable[[], Any], device: torch.device) -> Any:
         key = (what, letter, grid.key, device)
         if key not in self._matrices:
             if len(self._matrices) > 256:
                 self._matrices.clear()
             made = make()
-            self._matrices[key] = made if made is None else made.detach().to(device)
+            self._matrices[key] = made.detach().to(device) if isinstance(made, Tensor) else made
         return self._matrices[key]
 
     @torch.no_grad()

@@ -150,6 +150,9 @@ class _Search:
     def norm(self, error: Any, x: Any, after: Any) -> float:
         """‖error / (atol + rtol max(|x|, |after|))‖, over what is observed."""
         control, sums, counts = self.control, [], []
+        if self.problem.observed is None and not control.per_sample and isinstance(x, Tensor):  # the same, in one pass
+            scale = torch.maximum(x.abs(), after.abs()).mul_(control.rtol).add_(control.atol)
+            return float(torch.linalg.vector_norm(error / scale)) / math.sqrt(max(x.numel(), 1))
         for e, a, b in zip(tensors(error), tensors(x), tensors(after), strict=True):
             scale = torch.maximum(a.abs(), b.abs()).mul_(control.rtol).add_(control.atol)
             square = (e.abs() / scale).square_()

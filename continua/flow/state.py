@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, add
+from torch import Tensor, add, is_grad_enabled
 
 
 def axpy(x: Any, scale: float, k: Any) -> Any:
@@ -16,11 +16,21 @@ def axpy(x: Any, scale: float, k: Any) -> Any:
 
 
 def combine(x: Any, dz: float, coefficients: Sequence[float], slopes: Sequence[Any]) -> Any:
-    """x + dz Σ c_i k_i, vanishing coefficients left out."""
+    """x + dz Σ c_i k_i, vanishing coefficients left out; without gradients the sum grows in one buffer."""
+    moved = x
     for coefficient, slope in zip(coefficients, slopes, strict=True):
         if coefficient != 0.0:
-            x = axpy(x, dz * coefficient, slope)
-    return x
+            moved = axpy(moved, dz * coefficient, slope) if moved is x else _grown(moved, dz * coefficient, slope)
+    return moved
+
+
+def _grown(own: Any, scale: float, k: Any) -> Any:
+    """own + scale·k where ``own`` belongs to the caller and may be overwritten."""
+    if isinstance(own, tuple):
+        return tuple(_grown(a, scale, b) for a, b in zip(own, k, strict=True))
+    if not isinstance(own, Tensor) or is_grad_enabled() or own.dtype != k.dtype or own.shape != k.shape:
+        return axpy(own, scale, k)
+    return own.add_(k, alpha=scale)
 
 
 def total(dz: float, coefficients: Sequence[float], slopes: Sequence[Any]) -> Any:

@@ -1,5 +1,6 @@
-"""Geometry: the sets that states are kept on."""
+"""Geometry: the sets that states and weights are kept on."""
 
+from continua.geometry import simplex, stiefel
 from continua.geometry.sphere import retract, tangent
 
-__all__ = ["retract", "tangent"]
+__all__ = ["retract", "simplex", "stiefel", "tangent"]

@@ -82,13 +82,15 @@ def continuous_parts(
     mask: Mask | None = None,
     bases: Mapping[Letter, Basis] | None = None,
     gamma: float = 0.0,
+    context: int = 1024,
     **axes: Axis,
 ) -> dict[str, Any]:
     """The parts of a Transformer whose axes are continuous: nothing here is a layer count, only a native grid.
 
     ``vocab`` makes a language model (causal unless ``mask`` says otherwise, tied head); ``channels`` a map between
     fields with that many values at each node of ``t``. ``at`` is the native discretisation; e defaults to d/h, m to 4d.
-    ``bases`` replaces the basis of some letters, for example ``{"z": BSpline(6)}``. ``gamma`` is the skip factor γ.
+    ``bases`` replaces the basis of some letters, for example ``{"z": BSpline(6)}``. ``gamma`` is the skip factor γ; a
+    language model has learned positions for ``context`` tokens.
     ``axes`` names the axes (``t=Times(), d=Circle(), h=Interval(), …``); see ``continuous_axes`` for their defaults.
     """
     if (vocab is None) == (channels is None):
@@ -98,7 +100,7 @@ def continuous_parts(
     fixed = weights.autonomous()
     if vocab is not None:
         mask = Causal() if mask is None else mask
-        embed: Tokens | Observations = Tokens(fixed, vocab, Learned(fixed, 1024))
+        embed: Tokens | Observations = Tokens(fixed, vocab, Learned(fixed, context))
         readout = Readout(fixed, vocab, before=(LayerNorm(fixed),), tied=True)
     else:
         embed = Observations(fixed, channels or 1)

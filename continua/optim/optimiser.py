@@ -9,21 +9,25 @@ from torch import nn
 
 from continua.config import register
 from continua.errors import CheckpointError
-from continua.optim.roles import Role, roles
+from continua.optim.about import About, about
+from continua.optim.roles import Role
 from continua.typing import Tensor
 
 
 @runtime_checkable
 class Optimiser(Protocol):
-    """A description that makes an optimiser for some parameters."""
+    """A description that makes an optimiser for some parameters.
+
+    One that is made for matrices may have ``others``: the optimiser of what is no matrix.
+    """
 
     @property
     def lr(self) -> float:
         """The learning rate at the top of the schedule."""
         ...
 
-    def make(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return the optimiser."""
+    def make(self, parameters: Sequence[nn.Parameter], about: Sequence[About] = ()) -> torch.optim.Optimizer:
+        """Return the optimiser; ``about`` says of each parameter how it is a matrix, and its measure."""
         ...
 
 
@@ -37,7 +41,7 @@ class AdamW:
     decay: float = 0.1
     eps: float = 1e-8
 
-    def make(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    def make(self, parameters: Sequence[nn.Parameter], about: Sequence[About] = ()) -> torch.optim.Optimizer:
         """Torch's own, all parameters in one group."""
         return torch.optim.AdamW(
             list(parameters), lr=self.lr, betas=self.betas, weight_decay=self.decay, eps=self.eps, foreach=True
@@ -48,6 +52,9 @@ class AdamW:
 @dataclass(frozen=True)
 class ByRole:
     """One optimiser for each role; a role left out is trained as ``rest`` is, gains without weight decay.
+
+    What is no matrix is never given to an optimiser of matrices, but to its ``others``: ``ByRole(Muon())`` trains
+    kernels and tables by Muon and gains by AdamW.
 
     >>> from continua.models import zoo
     >>> chosen = ByRole(AdamW(3e-4), table=AdamW(1e-3))
@@ -67,18 +74,26 @@ class ByRole:
         own: Optimiser | None = getattr(self, str(role))
         if own is not None:
             return own
-        if role in (Role.GAIN, Role.DENSITY) and isinstance(self.rest, AdamW):
-            return AdamW(self.rest.lr, self.rest.betas, 0.0, self.rest.eps)
-        return self.rest
+        if role not in (Role.GAIN, Role.DENSITY):
+            return self.rest
+        rest: Optimiser = getattr(self.rest, "others", self.rest)
+        return AdamW(rest.lr, rest.betas, 0.0, rest.eps) if isinstance(rest, AdamW) else rest
 
     def make(self, model: nn.Module) -> "Optimisers":
         """Sort the parameters of a model and make an optimiser for each description."""
-        sorted_: dict[Optimiser, dict[str, nn.Parameter]] = {}
+        sorted_: dict[Optimiser, list[About]] = {}
         named = dict(model.named_parameters())
-        for name, role in roles(model).items():
-            if named[name].requires_grad:
-                sorted_.setdefault(self.of(role), {})[name] = named[name]
-        return Optimisers([Part(chosen, list(own), chosen.make(list(own.values()))) for chosen, own in sorted_.items()])
+        for name, own in about(model).items():
+            if named[name].requires_grad and own.role is not None:
+                chosen = self.of(own.role)
+                chosen = chosen if own.unfolding is not None else getattr(chosen, "others", chosen)
+                sorted_.setdefault(chosen, []).append(own)
+        return Optimisers(
+            [
+                Part(chosen, [one.name for one in known], chosen.make([named[one.name] for one in known], known))
+                for chosen, known in sorted_.items()
+            ]
+        )
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,7 @@ def roles(model: nn.Module) -> dict[str, Role]:
 
 def _own(module: nn.Module) -> Iterator[tuple[str, Role]]:
     if isinstance(module, Expansion):
-        widths = [letter for letter in module.letters if letter != "z"]
-        role = Role.TABLE if "n" in widths else Role.KERNEL if len(widths) > 1 and "n" not in widths else Role.GAIN
-        yield "coefficients", _bias_of_heads(widths, role)
+        yield "coefficients", _by_letters(module)
     elif isinstance(module, Neural | Separable | Generated):
         for name, _ in module.named_parameters():
             yield name, Role.NETWORK
@@ -43,6 +41,9 @@ def _own(module: nn.Module) -> Iterator[tuple[str, Role]]:
         yield "density.coefficients", Role.DENSITY
 
 
-def _bias_of_heads(widths: list[str], role: Role) -> Role:
-    """A field over (h, e) alone is a bias written head by head, not a kernel."""
-    return Role.GAIN if set(widths) <= {"h", "e"} else role
+def _by_letters(field: Expansion) -> Role:
+    """One width is a gain or a bias, two are a kernel; (h, e) alone is a bias written head by head."""
+    widths = {letter for letter in field.letters if letter != "z"}
+    if "n" in widths:
+        return Role.TABLE if field.bases["n"].size > 1 else Role.GAIN  # a table of one row is a vector
+    return Role.KERNEL if len(widths) > 1 and not widths <= {"h", "e"} else Role.GAIN

@@ -34,7 +34,7 @@ class Constant:
 
 @register
 @dataclass(frozen=True)
-class Cosine:
+class CosineDecay:
     """A linear warm-up over the share ``warmup`` of the run, then half a cosine down to ``floor``."""
 
     warmup: float = 0.05

@@ -3,18 +3,27 @@
 import ast
 import importlib.util
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from continua.config import from_plain, to_plain
-from continua.errors import ConfigError, nearest
+from continua.errors import ConfigError, RunError, nearest
 from continua.optim import ByRole, Cosine, Schedule
 from continua.tasks import Task, Tokeniser
 from continua.training import Fitted, Run, Training, fit
+from continua.training.distributed import joined
 
 Recipe = Callable[..., "Bundle"]
+SHIPPED: dict[str, Recipe] = {}
+
+
+def shipped(recipe: Recipe) -> Recipe:
+    """Let ``continua fit NAME`` find a recipe by its function's name."""
+    SHIPPED[recipe.__name__.replace("_", "-")] = recipe
+    return recipe
 
 
 @dataclass(frozen=True)
@@ -33,8 +42,6 @@ class Bundle:
 
 def find(name: str) -> Recipe:
     """A shipped recipe by its name, or ``path/to/file.py:function``."""
-    from continua.recipes import SHIPPED
-
     if ":" in name:
         return _from_file(name)
     if name not in SHIPPED:
@@ -103,14 +110,18 @@ def parse(pairs: list[str]) -> dict[str, Any]:
 def start(name: str, changes: Mapping[str, Any], folder: str | Path) -> Fitted:
     """Fit a recipe into a new run folder."""
     bundle = build(name, changes)
-    about = {
+    return _fit(bundle, Run(Path(folder)), _about(name, changes, bundle), new=True)
+
+
+def _about(name: str, changes: Mapping[str, Any], bundle: Bundle) -> dict[str, Any]:
+    """What a run says of itself; with this it is built again."""
+    return {
         "recipe": name,
         "changes": dict(changes),
         "training": to_plain(bundle.training),
         "tokens": None if bundle.tokens is None else to_plain(bundle.tokens),
         **bundle.about,
     }
-    return _fit(bundle, about, folder)
 
 
 def resume(folder: str | Path, changes: Mapping[str, Any] | None = None) -> Fitted:
@@ -119,8 +130,17 @@ def resume(folder: str | Path, changes: Mapping[str, Any] | None = None) -> Fitt
     if "recipe" not in run.about:
         remedy = "Go on from Python: fit(model, task, run=Run.open(folder), …)."
         raise ConfigError("this run was not made by a recipe", got=run.folder, remedy=remedy)
-    bundle = build(run.about["recipe"], {**run.about["changes"], **(changes or {})})
-    return _fit(bundle, run, folder)
+    changed = {**run.about["changes"], **(changes or {})}
+    bundle = build(run.about["recipe"], changed)
+    about = _about(run.about["recipe"], changed, bundle)
+    for key in ("tokens", *bundle.about):
+        if json.loads(json.dumps(about[key])) != run.about.get(key):
+            remedy = "Give it the text it was started with, or start a new run."
+            raise RunError(f"this run was started with another {_NAMES.get(key, key)}", got=run.folder, remedy=remedy)
+    return _fit(bundle, run, about if changes else None)
+
+
+_NAMES = {"tokens": "alphabet", "corpus": "text"}
 
 
 def tokens_of(run: Run) -> Tokeniser:
@@ -131,19 +151,19 @@ def tokens_of(run: Run) -> Tokeniser:
     return made
 
 
-def _fit(bundle: Bundle, run: Run | Mapping[str, Any], folder: str | Path) -> Fitted:
-    from continua.training.distributed import joined
-
+def _fit(bundle: Bundle, run: Run, about: Mapping[str, Any] | None, new: bool = False) -> Fitted:
+    """Fit into a run. ``about``: what is written into it first, if anything."""
     with joined() as world:
-        if isinstance(run, Run):
-            opened = run
-        else:
-            opened = Run.create(folder, run) if world.leads else Run(Path(folder), dict(run))
+        if world.leads and new:
+            run = Run.create(run.folder, about or {})
+        elif world.leads and about is not None:
+            run.lock()  # before anything of a run that may be going on is changed
+            run.amend(about)
         settings = {f.name: getattr(bundle.training, f.name) for f in fields(Training)}
         return fit(
             bundle.model,
             bundle.task,
-            run=opened,
+            run=run,
             optimiser=bundle.optimiser,
             schedule=bundle.schedule,
             penalties=bundle.penalties,

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 import torch
 
-from continua.axes import at
+from continua.axes import LeftEnd, at
+from continua.fields import Cubic, Nodal
 from continua.flow import Fixed, LieTrotter
 from continua.models import Transformer, zoo
 from continua.models.init import Scaled, initialise
 from continua.optim import AdamW, ByRole, Cosine
-from continua.recipes.recipe import Bundle
+from continua.recipes.recipe import Bundle, shipped
 from continua.tasks import BytePairs, Characters, Text, from_file, python_source
 from continua.training import Training
 
@@ -35,6 +36,7 @@ class TextSettings:
     weights: int = 0  # the seed of the first weights
 
 
+@shipped
 def text(settings: TextSettings) -> Bundle:
     """A language model on a text."""
     corpus = python_source() if settings.text is None else from_file(settings.text)
@@ -42,7 +44,7 @@ def text(settings: TextSettings) -> Bundle:
     tokens = BytePairs.of(corpus.train, settings.pairs) if settings.pairs else Characters.of(whole)
     task = Text(corpus, tokens, settings.context, settings.batch)
     return Bundle(
-        model=_model(settings, tokens.size),
+        model=model_of(settings, tokens.size),
         task=task,
         optimiser=ByRole(AdamW(settings.lr, decay=settings.decay)),
         schedule=Cosine(),
@@ -52,12 +54,14 @@ def text(settings: TextSettings) -> Bundle:
     )
 
 
-def _model(settings: TextSettings, vocabulary: int) -> Transformer:
+def model_of(settings: TextSettings, vocabulary: int) -> Transformer:
+    """The model of these settings with fresh weights."""
     if settings.discrete:
         sizes = {"d": settings.d, "heads": settings.heads, "depth": settings.depth, "context": settings.context}
         model = zoo.gpt2(vocab=vocabulary, **sizes)
     else:
         native = at(d=settings.d, h=settings.heads, z=Fixed(settings.depth, LieTrotter()))
-        model = Transformer.continuous(vocab=vocabulary, at=native)
+        depth = Nodal(LeftEnd(settings.depth), Cubic())  # at the native steps the stored weights themselves
+        model = Transformer.continuous(vocab=vocabulary, at=native, context=settings.context, bases={"z": depth})
     initialise(model, Scaled(), torch.Generator().manual_seed(settings.weights))
     return model

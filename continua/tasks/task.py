@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from continua.axes import Grid
 from continua.models import Batch
 from continua.typing import Tensor
 
@@ -35,15 +36,8 @@ class Example:
     def rows(self, part: slice) -> "Example":
         """Some of the samples: the share of one process, or one micro-batch."""
 
-        def cut(value: Any) -> Any:
-            if isinstance(value, Tensor) and value.dim() > 0 and len(value) == self.samples:
-                return value[part]
-            return replace(value, **_cut_fields(value)) if isinstance(value, Batch) else value
-
-        def _cut_fields(batch: Batch) -> dict[str, Any]:
-            return {f.name: cut(getattr(batch, f.name)) for f in fields(batch)}
-
-        return Example(cut(self.batch), self.target[part], None if self.counted is None else self.counted[part])
+        batch = _rows(self.batch, part, self.samples)
+        return Example(batch, self.target[part], None if self.counted is None else self.counted[part])
 
     def to(self, device: torch.device) -> "Example":
         """The same example on another device."""
@@ -51,9 +45,41 @@ class Example:
         def move(value: Any) -> Any:
             if isinstance(value, Batch):
                 return replace(value, **{f.name: move(getattr(value, f.name)) for f in fields(value)})
+            if isinstance(value, Grid):
+                return value.to(torch.empty((), dtype=value.weights.dtype, device=device))
             return value.to(device) if isinstance(value, Tensor) else value
 
         return Example(move(self.batch), self.target.to(device), move(self.counted))
+
+
+def _rows(batch: Batch, part: slice, samples: int) -> Batch:
+    """Some samples of a batch. Stamps, flags and pairs that all samples share stay whole, however many there are."""
+    tokens = batch.values.shape[1] if isinstance(batch.values, Tensor) else None
+
+    def own(name: str, value: Tensor) -> bool:
+        """Whether each sample has its own entry: by the number of dimensions, since t may be as large as b."""
+        shared = {"times": 1 if value.dim() == 2 and value.shape[1] == tokens else 2, "observed": 1, "types": 1}
+        return len(value) == samples and value.dim() > {**shared, "pairs": 2, "cross_pairs": 2}.get(name, 0)
+
+    changed: dict[str, Any] = {}
+    for name, value in ((f.name, getattr(batch, f.name)) for f in fields(batch)):
+        if isinstance(value, Batch):
+            changed[name] = _rows(value, part, samples)
+        elif isinstance(value, Grid):
+            cut: dict[str, Any] = {
+                k: _grid_rows(getattr(value, k), part, samples, k) for k in ("nodes", "weights", "left")
+            }
+            changed[name] = replace(value, **cut)
+        elif isinstance(value, Tensor) and value.dim() > 0 and own(name, value):
+            changed[name] = value[part]
+    return replace(batch, **changed)
+
+
+def _grid_rows(value: Tensor | None, part: slice, samples: int, name: str) -> Tensor | None:
+    """Nodes [b, n, k] and weights [b, n] of each sample; those without the leading dimension are everybody's."""
+    if value is None or value.dim() == (2 if name == "nodes" else 1) or len(value) != samples:
+        return value
+    return value[part]
 
 
 class Score(NamedTuple):

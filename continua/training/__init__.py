@@ -1,6 +1,7 @@
 """Training: objectives, penalties, the loop, and runs that cannot be lost."""
 
 from continua.training.fit import Fitted, fit
+from continua.training.hamiltonian import HamiltonianPath, hamiltonian
 from continua.training.objective import Objective, Whole
 from continua.training.penalty import (
     HeadEntropy,
@@ -19,6 +20,7 @@ from continua.training.watch import Bar, Progress
 __all__ = [
     "Bar",
     "Fitted",
+    "HamiltonianPath",
     "HeadEntropy",
     "JacobianNorm",
     "KineticEnergy",
@@ -33,4 +35,5 @@ __all__ = [
     "Training",
     "Whole",
     "fit",
+    "hamiltonian",
 ]

@@ -25,7 +25,7 @@ def write(root: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], te
     Everything goes into a folder aside. Its list of checksums is written last, every file is flushed, and only then
     the folder gets its name: a crash at any moment leaves the checkpoint whole or invisible.
     """
-    target = root / f"{PREFIX}{step:09d}"
+    target = place(root, step)
     aside = root / f".{target.name}.partial"
     shutil.rmtree(aside, ignore_errors=True)
     try:
@@ -39,24 +39,47 @@ def write(root: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], te
         for path in aside.iterdir():
             _flush(path)
         _flush(aside)
-        shutil.rmtree(target, ignore_errors=True)
-        os.rename(aside, target)
+        _swap(aside, target)
         _flush(root)
+    except SafetensorError as problem:  # its own name for a disk that is full or cannot be written
+        raise OSError(str(problem)) from problem
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return target
 
 
+def _swap(aside: Path, target: Path) -> None:
+    """Give ``aside`` its name; one of the same step (a run went back) makes way at once, not file by file."""
+    if target.exists():
+        before = target.with_name(f".{target.name}.before.partial")
+        shutil.rmtree(before, ignore_errors=True)
+        os.rename(target, before)
+        os.rename(aside, target)
+        shutil.rmtree(before, ignore_errors=True)
+    else:
+        os.rename(aside, target)
+
+
+def place(root: Path, step: int) -> Path:
+    """Where the checkpoint of a step is."""
+    return root / f"{PREFIX}{step:09d}"
+
+
+def step_of(path: Path) -> int:
+    """The step of a checkpoint."""
+    return int(path.name.removeprefix(PREFIX))
+
+
 def prune(root: Path, keep: int, spare: set[str]) -> None:
-    """Remove all but the newest ``keep`` checkpoints and those named in ``spare``."""
-    for path in found(root)[keep:]:
-        if path.name not in spare:
-            shutil.rmtree(path, ignore_errors=True)
+    """Remove all but the newest ``keep`` checkpoints and those named in ``spare``, and what a crash left half done."""
+    for path in [*(p for p in found(root)[keep:] if p.name not in spare), *root.glob(".*.partial")]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def found(root: Path) -> list[Path]:
     """The checkpoints of a folder, the newest first."""
-    return sorted(root.glob(f"{PREFIX}*"), reverse=True) if root.is_dir() else []
+    named = [path for path in root.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdigit()]
+    return sorted(named, key=step_of, reverse=True)
 
 
 def newest(root: Path) -> Path | None:
@@ -69,11 +92,24 @@ def newest(root: Path) -> Path | None:
     return None
 
 
+def set_aside(root: Path, whole: Path | None) -> None:
+    """Rename the damaged checkpoints that are newer than ``whole``, so that they do not count as kept ones."""
+    for path in found(root):
+        if path == whole:
+            return
+        aside = path.with_name(f"damaged-{path.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(path, aside)
+
+
 def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint, or ``None``."""
     try:
         listed = json.loads((path / STATE).read_text(encoding="utf-8"))["files"]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+        listed = {str(name): str(wanted) for name, wanted in listed.items()}
+    except FileNotFoundError:
+        return f"{STATE} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         return f"{STATE}: {type(problem).__name__}"
     for name, wanted in listed.items():
         file = path / name

@@ -32,19 +32,30 @@ class World:
     def sum(self, values: Tensor) -> Tensor:
         """Add up over all processes."""
         if self.size > 1:
-            try:
+            with self.reaching():
                 dist.all_reduce(values)
-            except RuntimeError as broken:
-                remedy = "Look at the output of the process that ended first, then resume the run."
-                raise RunError(
-                    "another process of this run has gone", got=_first_line(broken), remedy=remedy
-                ) from broken
         return values
 
     def wait(self) -> None:
         """Meet all others."""
         if self.size > 1:
-            dist.barrier()
+            with self.reaching():
+                dist.barrier()
+
+    def told(self, number: int) -> int:
+        """The number that the leading process knows."""
+        return int(self.sum(torch.tensor(number if self.leads else 0, device=self.device)))
+
+    @contextmanager
+    def reaching(self) -> Iterator[None]:
+        """Say it plainly if another process is not there any more."""
+        try:
+            yield
+        except RuntimeError as broken:
+            if self.size == 1 or not _is_lost(broken):
+                raise
+            remedy = "Look at the output of the process that ended first, then resume the run."
+            raise RunError("another process of this run has gone", got=_first_line(broken), remedy=remedy) from broken
 
 
 @contextmanager
@@ -89,6 +100,20 @@ def quiet(module: nn.Module, last: bool) -> contextlib.AbstractContextManager[No
     return contextlib.nullcontext()
 
 
+@contextmanager
+def gathered(module: nn.Module) -> Iterator[None]:
+    """Have all weights of a sharded module at hand, to call its parts outside its own forward."""
+    sharded: Any = module
+    if not hasattr(module, "unshard"):
+        yield
+        return
+    sharded.unshard()
+    try:
+        yield
+    finally:
+        sharded.reshard()
+
+
 def whole(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Sharded tensors gathered into whole ones on the processor; every process must call this."""
     return {name: _gathered(value) for name, value in values.items()}
@@ -110,6 +135,15 @@ def spread(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str
         else:
             laid[name] = value
     return laid
+
+
+LOST = ("gloo", "nccl", "connection", "peer", "broken pipe", "socket", "process group", "timed out")
+
+
+def _is_lost(problem: RuntimeError) -> bool:
+    """Whether a collective failed because of the others; the back-ends have no exception of their own for that."""
+    known = isinstance(problem, dist.DistError)
+    return known or any(word in str(problem).lower() for word in LOST)
 
 
 def _first_line(problem: Exception) -> str:

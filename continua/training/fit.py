@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +12,13 @@ import torch
 from torch import nn
 
 from continua.config import to_plain
-from continua.errors import RunError
+from continua.errors import ConfigError, RunError, SolveFailed
 from continua.optim import ByRole, Cosine, Optimisers, Schedule, clip
 from continua.tasks import Example, Score, Task, generator_for
 from continua.training import checkpoint
-from continua.training.distributed import World, joined, quiet, spread, whole, wrapped
+from continua.training.board import Board
+from continua.training.distributed import World, gathered, joined, quiet, spread, whole, wrapped
+from continua.training.interrupt import Interrupt
 from continua.training.objective import Objective, Whole
 from continua.training.penalty import penalties as as_penalties
 from continua.training.run import Run, described
@@ -106,56 +109,85 @@ class _Loop:
     world: World
     at: _State = field(default_factory=_State)
     history: list[dict[str, Any]] = field(default_factory=list)
-    bad: int = 0
-    backs: int = 0
+    interrupt: Interrupt = field(default_factory=Interrupt)
+    board: Board | None = None
+    bad: int = 0  # bad steps in a row
+    backs: int = 0  # times of going back since the newest checkpoint
+    saved: int = -1  # the step of the newest checkpoint
+    between: bool = True  # whether weights, optimiser and step belong together
 
     def run(self, optimiser: ByRole, schedule: Schedule, penalties: Any, watch: Watch | None) -> Fitted:
         """From where the run is to its end."""
         training = self.training
-        self.model.to(self.world.device)
+        self.model.to(self.world.device, torch.float64 if training.precision == "float64" else None)
         if training.adjoint is not None:
             self.model.adjoint = training.adjoint
         self.schedule, self.watch = schedule, watch or Bar()
         objective = Objective(self.model, self.task, as_penalties(penalties))
         self.module = wrapped(objective, self.world, training.sharded)
         self.objective, self.optimisers = objective, optimiser.make(self.model)
-        self._recall()
-        ended = "done"
+        if not self._recall() and self.folder is not None and self.world.leads:
+            self.folder.forget_after(0)
+        if training.tensorboard and self.folder is not None and self.world.leads:
+            self.board = Board(self.folder.folder / "curves", self.at.step)
+        checked = getattr(self.model, "check", None)
+        self.model.check = False  # a step that is not finite is passed over, not an error
         try:
-            while self.at.step < training.steps:
-                self._step()
-                if training.patience is not None and self.at.waited >= training.patience:
-                    ended = "stopped early"
-                    break
-        except KeyboardInterrupt:
-            self._save(False)
-            ended = "interrupted"
+            with self.interrupt:
+                ended = self._go()
         finally:
-            getattr(self.watch, "close", lambda: None)()
+            self.model.check = checked
+            for shown in (self.watch, self.board):
+                getattr(shown, "close", lambda: None)()
         return Fitted(self.model, self.history, ended, self.folder)
 
-    def _step(self) -> None:
-        """One batch: gradients, the update, and what is due after it."""
+    def _go(self) -> str:
+        """Step until the end, and say which end it is."""
+        training, ended = self.training, "done"
+        try:
+            while self.at.step < training.steps and ended == "done":
+                if training.patience is not None and self.at.waited >= training.patience:
+                    ended = "stopped early"
+                elif self._step():
+                    ended = "interrupted"
+        except KeyboardInterrupt:
+            if not self.between or self.world.size > 1:  # half a step is not saved, and processes save together
+                return "interrupted"
+            ended = "interrupted"
+        if self.saved != self.at.step:
+            self._save(False)
+        return ended
+
+    def _step(self) -> bool:
+        """One batch: gradients, the update, and what is due after it. Says whether somebody asked to stop."""
         started, step, training = time.perf_counter(), self.at.step, self.training
         example = self.task.example(training.seed + 7919 * self.at.salt, step)
-        terms = self._gradients(example, step)
+        with self.world.reaching():
+            terms = self._gradients(example, step)
+        asked = terms.pop("asked", 0.0) > 0
         norm = clip(self.model.parameters(), training.clip)
         loss = terms.get("loss", math.nan)
         if not (math.isfinite(norm) and all(map(math.isfinite, terms.values()))):
             self._refuse(step, loss)
-            return
+            return asked
         seen, batch = (step + 1) * example.samples, example.samples
         factor = self.schedule.factor(seen, training.steps * batch)
+        self.between = False
         self.optimisers.step(factor)
-        self.at.step, self.bad = step + 1, 0
+        self.at.step, self.bad, self.between = step + 1, 0, True
         line = {"step": self.at.step, **terms, "norm": norm, "factor": factor, "seconds": time.perf_counter() - started}
         self._after(line, loss)
+        return asked
 
     def _gradients(self, example: Example, step: int) -> dict[str, float]:
         """The gradients of this process's share of the batch, and the terms of J over all of it."""
         training, world = self.training, self.world
         parts = training.accumulate
         size = Whole(example.count, example.samples, parts * world.size)
+        if size.parts > size.samples:
+            remedy = "Use a larger batch, fewer processes or accumulate less."
+            got = f"{size.samples} samples"
+            raise ConfigError(f"{size.parts} micro-batches need as many samples", got=got, remedy=remedy)
         mine = example.rows(slice(world.rank, None, world.size)).to(world.device)
         torch.manual_seed(generator_for("torch", training.seed, step, world.rank).initial_seed())
         self.model.train()
@@ -165,10 +197,16 @@ class _Loop:
         totals: dict[str, torch.Tensor] = {}
         for i in range(parts):
             with quiet(self.module, last=i + 1 == parts), self._autocast():
-                share, terms = self.module(mine.rows(slice(i, None, parts)), size)
+                try:
+                    share, terms = self.module(mine.rows(slice(i, None, parts)), size)
+                except SolveFailed:
+                    if world.size > 1:  # the others wait for this one's gradients
+                        raise
+                    return {"loss": math.nan}
                 (share * world.size).backward()  # wrappers average over processes; shares are to be added up
             for name, value in terms.items():
                 totals[name] = totals.get(name, 0.0) + value
+        totals["asked"] = torch.tensor(float(self.interrupt.asked), device=world.device)  # all stop at the same step
         summed = world.sum(torch.stack([value.double() for value in totals.values()]))
         return dict(zip(totals, summed.tolist(), strict=True))
 
@@ -189,11 +227,10 @@ class _Loop:
             score = self._evaluate()
             scores = {f"validation_{name}": value for name, value in score.values.items()}
             improved = score.main < self.at.best
-            self.at.best, self.at.waited = min(score.main, self.at.best), 0 if improved else self.at.waited + 1
+            self.at.best = score.main if improved else self.at.best
+            self.at.waited = 0 if improved else self.at.waited + 1
         line.update(scores)
-        self.history.append(line)
-        if self.folder is not None and self.world.leads:
-            self.folder.log(line)
+        self._log(line)
         if last or improved or done % training.save_every == 0:
             self._save(improved)
         if self.world.leads:
@@ -206,8 +243,15 @@ class _Loop:
 
     def _evaluate(self) -> Score:
         self.model.eval()
-        with self._autocast():
+        with self._autocast(), gathered(self.module):
             return self.task.evaluate(self.model)
+
+    def _log(self, line: dict[str, Any]) -> None:
+        self.history.append(line)
+        if self.folder is not None and self.world.leads:
+            self.folder.log(line)
+        if self.board is not None:
+            self.board(line)
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -221,13 +265,13 @@ class _Loop:
             "described": described(self.model),
             "progress": self.at.plain(),
         }
-        if self.world.leads:
-            self.folder.save(self.at.step, state, improved)
-        self.world.wait()
+        written = self.world.leads and self.folder.save(self.at.step, state, improved)
+        if self.world.told(int(written)):
+            self.saved, self.backs = self.at.step, 0
 
     def _recall(self) -> bool:
         """Go to the newest whole checkpoint, if there is one."""
-        path = None if self.folder is None else self.folder.newest()
+        path = None if self.folder is None else self._newest(self.folder)
         if path is None:
             return False
         like = dict(self.model.named_parameters())
@@ -235,10 +279,24 @@ class _Loop:
         self._load_optimisers(path, like)
         progress = checkpoint.read_text(path, "progress")
         self.at, self.folder.best = _State.of(progress), progress["best"]  # type: ignore[union-attr]
+        self.saved = self.at.step
         if self.world.leads:
             self.folder.forget_after(self.at.step)  # type: ignore[union-attr]
         self.history = [line for line in self.folder.history() if line["step"] <= self.at.step]  # type: ignore[union-attr]
         return True
+
+    def _newest(self, folder: Run) -> Path | None:
+        """The checkpoint that the leading process finds whole."""
+        step = -1
+        if self.world.leads:
+            path = folder.newest()
+            try:
+                checkpoint.set_aside(folder.checkpoints, path)
+            except OSError as problem:
+                warnings.warn(f"a damaged checkpoint could not be set aside ({problem}).", stacklevel=2)
+            step = -1 if path is None else checkpoint.step_of(path)
+        step = self.world.told(step)
+        return None if step < 0 else checkpoint.place(folder.checkpoints, step)
 
     def _load_optimisers(self, path: Path, like: Mapping[str, torch.Tensor]) -> None:
         tensors = checkpoint.read_tensors(path, "optimiser")
@@ -262,7 +320,6 @@ class _Loop:
                 raise RunError("the loss is not finite any more", got=f"step {step + 1}", remedy=remedy)
             self.at.salt = salt
             note = f"{SKIPS + 1} bad steps in a row: back to step {self.at.step}, with other data"
+        self._log({"step": self.at.step, "note": note})
         if self.world.leads:
             self.watch(Progress(self.at.step, self.training.steps, loss, {}, note))
-            if self.folder is not None:
-                self.folder.log({"step": self.at.step, "note": note})

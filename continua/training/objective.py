@@ -1,10 +1,12 @@
 """J(θ) = mean loss + ∫ running costs + penalties of the weights."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from continua.axes import Grid
 from continua.tasks import Example, Task
@@ -37,7 +39,11 @@ class Objective(nn.Module):
     def forward(self, example: Example, whole: Whole) -> tuple[Tensor, dict[str, Tensor]]:
         """This part's share of J, and its terms: the shares of all parts add up to J."""
         model: Any = self.model
-        answer, path, _ = model.run(example.batch, cost=self._cost if self.penalties.running_terms else None)
+        running = self.penalties.running_terms
+        # fused attention has no second derivative
+        plain = sdpa_kernel(SDPBackend.MATH) if any(term.twice for term in running) else nullcontext()
+        with plain:
+            answer, path, _ = model.run(example.batch, cost=self._cost if running else None)
         terms = {"loss": self.task.loss(answer, example) / whole.count}
         if path.cost is not None:
             terms["running"] = path.cost.sum() / whole.samples

@@ -1,7 +1,7 @@
 """Penalties: functionals of path or weights that add and scale, ``1e-3 * KineticEnergy() + HeadEntropy()``."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +19,7 @@ from continua.typing import Args, Tensor
 class Penalty:
     """A term of the objective. It speaks of the path (``running``) or of the weights (``of_weights``)."""
 
-    weight: float = 1.0
+    weight: float = field(default=1.0, kw_only=True)
     twice: ClassVar[bool] = False  # whether it takes derivatives of the field itself
 
     def __rmul__(self, factor: float) -> Any:
@@ -200,13 +200,13 @@ class Smoothness(Penalty):
     def of_weights(self, model: Any) -> Tensor | None:
         """The mean over the fields that have this axis."""
         grids, found = _grids(model), []
-        for field in model.block.modules():
-            if not isinstance(field, Expansion) or self.axis not in field.letters:
+        for kernel in model.block.modules():
+            if not isinstance(kernel, Expansion) or self.axis not in kernel.letters:
                 continue
-            place, grid = field.letters.index(self.axis), grids[self.axis]
+            place, grid = kernel.letters.index(self.axis), grids[self.axis]
             if len(grid) < 2:
                 continue
-            values = field.on(**{letter: grids[letter] for letter in field.letters})
+            values = kernel.on(**{letter: grids[letter] for letter in kernel.letters})
             gaps = grid.nodes[:, 0].diff().to(values).view(-1, *[1] * (values.dim() - 1 - place))
             found.append((values.diff(dim=place) / gaps).square().mean())
         return torch.stack(found).mean() if found else None

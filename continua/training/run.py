@@ -4,7 +4,8 @@ import fcntl
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -26,6 +27,7 @@ class Run:
     about: dict[str, Any] = field(default_factory=dict)
     best: str | None = None
     _lock: IO[str] | None = None
+    _torn: bool = False
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
@@ -50,33 +52,50 @@ class Run:
     def create(cls, folder: str | Path, about: Mapping[str, Any]) -> "Run":
         """Make the folder and say what the run is."""
         run = cls(Path(folder), {"format": "continua run", "version": VERSION, **about})
-        try:
+        if (run.folder / ABOUT).exists():
+            remedy = f"Go on with it: continua fit --resume {run.folder}, or choose another folder."
+            raise RunError("there is a run already", got=run.folder, remedy=remedy)
+        with run._writing():
             run.folder.mkdir(parents=True, exist_ok=True)
-            if (run.folder / ABOUT).exists():
-                remedy = f"Go on with it: continua fit --resume {run.folder}, or choose another folder."
-                raise RunError("there is a run already", got=run.folder, remedy=remedy)
             write_text(run.folder / ABOUT, json.dumps(run.about, indent=1))
-        except OSError as problem:
-            remedy = "Choose a folder that can be written: --run PATH."
-            raise RunError(
-                f"the run cannot be written to {run.folder}", got=problem.strerror, remedy=remedy
-            ) from problem
         return run
+
+    def amend(self, about: Mapping[str, Any]) -> None:
+        """Say what is different from now on."""
+        self.about = {**self.about, **about}
+        with self._writing():
+            write_text(self.folder / ABOUT, json.dumps(self.about, indent=1))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Answer a folder that cannot be written with a sentence."""
+        try:
+            yield
+        except OSError as problem:
+            remedy = "Make room there, or choose a folder that can be written: --folder PATH."
+            raise RunError(
+                f"the run cannot be written to {self.folder}", got=problem.strerror or str(problem), remedy=remedy
+            ) from problem
 
     def lock(self) -> None:
         """Keep the run for this process; it is given back when the process ends, however it ends."""
-        self._lock = (self.folder / LOCK).open("a+")
+        if self._lock is not None:
+            return
+        with self._writing():
+            held = (self.folder / LOCK).open("a+")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as taken:
-            self._lock.seek(0)
-            owner = self._lock.read().strip() or "unknown"
-            self._lock.close()
+            held.seek(0)
+            owner = held.read().strip() or "unknown"
+            held.close()
             remedy = "Wait for it, or choose another folder."
             raise RunError("another process is training this run", got=f"process {owner}", remedy=remedy) from taken
-        self._lock.truncate(0)
-        self._lock.write(str(os.getpid()))
-        self._lock.flush()
+        self._lock = held
+        with suppress(OSError):  # a full disk: the lock holds without its owner's number
+            held.truncate(0)
+            held.write(str(os.getpid()))
+            held.flush()
 
     def release(self) -> None:
         """Give the run back."""
@@ -91,10 +110,13 @@ class Run:
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Add a line to the history. A full disk costs the line, not the run."""
+        line = json.dumps(dict(values)) + "\n"
         try:
             with (self.folder / METRICS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(dict(values)) + "\n")
+                file.write("\n" + line if self._torn else line)
+            self._torn = False
         except OSError as problem:
+            self._torn = True  # some of the line may be there: the next one starts anew
             warnings.warn(f"a line of {METRICS} was lost: {problem.strerror}.", stacklevel=2)
 
     def history(self) -> list[dict[str, Any]]:
@@ -102,20 +124,23 @@ class Run:
         path, lines = self.folder / METRICS, []
         for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
             try:
-                lines.append(json.loads(text))
+                line = json.loads(text)
             except ValueError:
                 continue
+            if isinstance(line, dict) and isinstance(line.get("step"), int):
+                lines.append(line)
         return lines
 
     def forget_after(self, step: int) -> None:
         """Drop what was logged after a step: it will be done again."""
-        kept = [line for line in self.history() if line.get("step", 0) <= step]
-        write_text(self.folder / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
+        kept = [line for line in self.history() if line["step"] <= step]
+        with self._writing():
+            write_text(self.folder / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
 
     def save(self, step: int, state: Mapping[str, Any], is_best: bool) -> bool:
         """Write a checkpoint. If it cannot be written the ones before stay, and the run goes on with a warning."""
         model, (tensors, plain) = state["model"], state["optimiser"]
-        name = f"{checkpoint.PREFIX}{step:09d}"
+        name = checkpoint.place(self.checkpoints, step).name
         best = name if is_best else self.best
         texts = {
             "config": {"format": "continua", "version": VERSION, "model": state["described"]},
@@ -124,7 +149,7 @@ class Run:
         }
         try:
             checkpoint.write(self.checkpoints, step, {"model": model, "optimiser": tensors}, texts)
-        except (OSError, RuntimeError) as problem:  # safetensors reports a full disk in its own way
+        except OSError as problem:
             warnings.warn(f"the checkpoint of step {step} was not written ({problem}); training goes on.", stacklevel=2)
             return False
         self.best = best
@@ -142,8 +167,12 @@ class Run:
             remedy = "Train it a little further: continua fit --resume."
             raise RunError("this run has no checkpoint yet", got=self.folder, remedy=remedy)
         best = checkpoint.read_text(path, "progress").get("best")
-        if which == "best" and best and (self.checkpoints / best).is_dir():
-            path = self.checkpoints / best
+        if which == "best" and best:
+            fault = checkpoint.damage(self.checkpoints / best)
+            if fault is None:
+                path = self.checkpoints / best
+            else:
+                warnings.warn(f"the best checkpoint, {best}, is damaged ({fault}): the last one is used.", stacklevel=2)
         return load_model(path)
 
 

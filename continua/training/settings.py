@@ -18,9 +18,11 @@ class Training:
     """``steps`` of one batch each, cut into ``accumulate`` micro-batches.
 
     ``clip`` bounds the norm of the gradient. ``precision`` "bfloat16" computes fields in half precision with the state
-    and the weights in full. Every ``evaluate_every`` steps the held-out data are measured, every ``save_every`` steps
-    a checkpoint is written. ``patience`` ends the run after so many evaluations without a better one. ``adjoint`` says
-    how gradients are computed. ``sharded`` shards weights among processes instead of copying them.
+    and the weights in full, "float64" makes the weights double, "float32" takes the model as it is. Every
+    ``evaluate_every`` steps the held-out data are measured, every ``save_every`` steps a checkpoint is written.
+    ``patience`` ends the run after so many evaluations without a better one. ``adjoint`` says how gradients are
+    computed. ``sharded`` shards weights among processes instead of copying them. ``tensorboard`` draws the history as
+    curves too, into the run's folder ``curves``.
     """
 
     steps: int = 2000
@@ -33,6 +35,7 @@ class Training:
     patience: int | None = None
     adjoint: Adjoint | None = None
     sharded: bool = False
+    tensorboard: bool = False
 
     def __post_init__(self) -> None:
         for name in ("steps", "accumulate", "evaluate_every", "save_every"):

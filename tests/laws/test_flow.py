@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 
+from continua.errors import SolveError
 from continua.flow import (
     Adaptive,
     Direct,

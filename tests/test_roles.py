@@ -1,0 +1,158 @@
+"""Which parameter is what, which of its dimensions are rows, and which optimiser gets it."""
+
+import pytest
+import torch
+from torch import nn
+
+from continua import config, fields, optim
+from continua.errors import ConfigError
+from continua.fields import Expansion
+from continua.optim import AdamW, ByRole, Mirror, Muon, Rescaled, Role, Unfolding, about, roles
+from tests import cases
+from tests.refusals import refused
+
+BLOCK = "block.parts."
+BY_HAND = {
+    "gpt2": {
+        "embed.table.coefficients": Role.TABLE,
+        "embed.position.table.coefficients": Role.TABLE,
+        f"{BLOCK}0.norm.scale.coefficients": Role.GAIN,
+        f"{BLOCK}0.inner.q.coefficients": Role.KERNEL,
+        f"{BLOCK}0.inner.o.coefficients": Role.KERNEL,
+        f"{BLOCK}0.inner.bq.coefficients": Role.GAIN,
+        f"{BLOCK}1.inner.w1.coefficients": Role.KERNEL,
+        f"{BLOCK}1.inner.b1.coefficients": Role.GAIN,
+    },
+    "continuous words": {"embed.table.coefficients": Role.TABLE, f"{BLOCK}0.inner.v.coefficients": Role.KERNEL},
+    "generated": {
+        "readout.bias": Role.GAIN,
+        "readout.head.coefficients": Role.TABLE,
+        f"{BLOCK}0.inner.density.coefficients": Role.DENSITY,
+        f"{BLOCK}0.inner.density.networks.z.outer": Role.NETWORK,
+        f"{BLOCK}0.norm.scale.networks.z.rest": Role.NETWORK,
+        f"{BLOCK}1.inner.w2.coefficients": Role.KERNEL,
+    },
+    "separable networks": {f"{BLOCK}0.inner.q.factors.c.inner": Role.NETWORK},
+    "memory of keys and values": {"decoder.bank.keys.coefficients": Role.TABLE},
+    "graph attention": {f"{BLOCK}0.inner.q.coefficients": Role.KERNEL, "embed.bias.coefficients": Role.GAIN},
+    "position relative": {f"{BLOCK}0.inner.position.table.coefficients": Role.TABLE},
+}
+
+
+@pytest.mark.spec("T6")
+@pytest.mark.parametrize("name", BY_HAND)
+def test_roles_named_by_hand(name: str) -> None:
+    found = roles(cases.MODELS[name].build())
+    assert {key: found.get(key) for key in BY_HAND[name]} == BY_HAND[name]
+
+
+@pytest.mark.spec("T6")
+@pytest.mark.parametrize("name", cases.MODELS)
+def test_every_parameter_has_the_role_of_its_letters(name: str) -> None:
+    model = cases.MODELS[name].build()
+    found, known, densities = roles(model), about(model), set()
+    assert set(found) == set(known) == {key for key, _ in model.named_parameters()}
+    for prefix, module in model.named_modules():
+        if getattr(module, "density", None) is not None:
+            densities.add(f"{prefix}.density.coefficients")
+    for prefix, module in model.named_modules():
+        key = f"{prefix}.coefficients"
+        if not isinstance(module, Expansion) or key not in found:
+            continue
+        widths = "".join(module.letters).removeprefix("z")
+        if key in densities:
+            assert found[key] is Role.DENSITY
+        elif "n" in widths:
+            assert found[key] is (Role.TABLE if module.bases["n"].size > 1 else Role.GAIN)
+        else:
+            assert (found[key] is Role.KERNEL) == (widths not in ("d", "m", "h", "e", "he", "c")), key
+        if found[key] is Role.KERNEL:  # every kernel has rows and columns, and integrates over the latter
+            rows, columns = {"hec": ("he", "c"), "dhe": ("d", "he"), "mc": "mc", "dm": "dm", "dc": "dc"}[widths]
+            sizes = {letter: basis.size for letter, basis in module.bases.items()}
+            count = sizes.get("z", 1), _size(sizes, rows), _size(sizes, columns)
+            assert tuple(known[key].matrices(module.coefficients).shape) == count
+
+
+def _size(sizes: dict[str, int], letters: str) -> int:
+    size = 1
+    for letter in letters:
+        size *= sizes[letter]
+    return size
+
+
+@pytest.mark.spec("T6")
+def test_one_call_assigns_every_role() -> None:
+    model = cases.MODELS["density"].build()
+    chosen = ByRole(Muon(0.01), table=AdamW(1e-3), density=Mirror(0.1))
+    made = chosen.make(model)
+    assert sorted(name for part in made.parts for name in part.names) == sorted(dict(model.named_parameters()))
+    held = {
+        type(part.chosen).__name__: part.names for part in made.parts if part.chosen.lr != 1e-3 or part.chosen.decay
+    }
+    assert all("density" in name for name in held["Mirror"])
+    assert {name.split(".")[-2] for name in held["Muon"]} == {"q", "k", "v", "o", "w1", "w2"}
+    assert set(held["AdamW"]) == {
+        "embed.table.coefficients",
+        "embed.position.table.coefficients",
+        "readout.head.coefficients",
+    }
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    model(cases.words()).square().mean().backward()
+    made.step(1.0)
+    still = {name for name, p in model.named_parameters() if torch.equal(p, before[name])}
+    assert not {name for name in still if model.get_parameter(name).grad.abs().max() > 1e-6}
+
+
+@pytest.mark.spec("T6")
+def test_what_is_no_matrix_is_left_to_others() -> None:
+    model = cases.MODELS["generated"].build()
+    parts = ByRole(Rescaled(Muon(0.01, others=AdamW(5e-4)))).make(model).parts
+    matrices = next(part.names for part in parts if isinstance(part.chosen, Rescaled))
+    assert any(name.endswith("networks.z.inner") for name in matrices)
+    assert not any(name.endswith(("networks.z.shift", "norm.scale.coefficients")) for name in matrices)
+
+
+@pytest.mark.spec("T6")
+def test_scale_makes_the_norm_that_of_the_operator() -> None:
+    """‖scale · C‖₂ is the norm of f ↦ ∫K f dμ between L² spaces, here computed on a fine grid."""
+    from continua.axes import Circle, GaussLegendre, Interval, Midpoint, grid_on
+
+    axes = {"d": Interval(0.0, 2.0, mass=3.0), "c": Circle(1.5)}
+    for bases in (
+        {"d": fields.Legendre(4), "c": fields.Fourier(5)},
+        {"d": fields.Cosine(4), "c": fields.Fourier(3)},
+    ):
+        kernel = Expansion(axes, bases, std=1.0).double()
+        module = nn.Module()
+        module.add_module("k", kernel)
+        own = about(module)["k.coefficients"]
+        d, c = grid_on(axes["d"], GaussLegendre(40)), grid_on(axes["c"], Midpoint(40))
+        dense = d.weights.sqrt()[:, None] * kernel.on(d=d, c=c) * c.weights.sqrt()
+        wanted = torch.linalg.matrix_norm(dense, 2)
+        got = own.scale * torch.linalg.matrix_norm(own.matrices(kernel.coefficients)[0], 2)
+        assert abs(got / wanted - 1) < 1e-10
+
+
+@pytest.mark.spec("T6")
+def test_unfolding_is_what_its_letters_say() -> None:
+    q = torch.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
+    assert torch.equal(Unfolding(1, 2).matrices(q)[1], q[1].reshape(12, 5))
+    assert torch.equal(Unfolding(1, 1).matrices(q)[1], q[1].reshape(3, 20))
+
+
+@pytest.mark.spec("T6")
+def test_vectors_without_a_role_are_refused() -> None:
+    with refused(ConfigError, "got a parameter without", "ByRole"):
+        Muon().make([nn.Parameter(torch.zeros(3))])
+
+
+@pytest.mark.spec("T6")
+def test_schedules_do_not_shadow_bases() -> None:
+    assert config.from_plain(config.to_plain(fields.Cosine(3))) == fields.Cosine(3)
+    assert config.from_plain(config.to_plain(optim.Cosine(0.1))) == optim.Cosine(0.1)
+
+
+@pytest.mark.spec("T6")
+def test_descriptions_can_be_stored() -> None:
+    chosen = ByRole(Muon(0.01), table=AdamW(1e-3), density=Mirror(), kernel=Rescaled(Muon()))
+    assert config.from_plain(config.to_plain(chosen)) == chosen
