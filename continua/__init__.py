@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 # What most users write; the rest is one step further: continua.axes.Sobol, continua.flow.Heun, …
 _ROOMS = {
     "axes": (
-        "Axes Circle ClenshawCurtis Counting Discretisation GaussLegendre Grid Interval Midpoint Nested Points "
+        "Axes Circle ClenshawCurtis Counting Discretisation GaussLegendre Grid Interval Midpoint Points "
         "Product ProductRule Samples Times Trapezoid at"
     ),
     "fields": "BSpline ByBasis ByNetwork Cosine Cubic Fourier Generated Hold Legendre Linear Nodal Trigonometric",
@@ -24,6 +24,10 @@ _ROOMS = {
         "RelativeBias Rotary SiLU Sinusoidal Softmax SphereProjection Strided Window"
     ),
     "models": "Batch EncoderDecoder Greedy Sample Transformer generate load stream zoo",
+    "optim": "",
+    "tasks": "",
+    "training": "KineticEnergy Run fit",
+    "recipes": "",
     "lab": "",
     "convert": "from_hf from_torch to_hf",
 }
