@@ -31,6 +31,18 @@ class HandWritten(Protocol):
 
 
 @dataclass(frozen=True)
+class Reading:
+    """Makes the weights of some depths from ``args``; ``bytes`` is what the weights of one depth take."""
+
+    make: Callable[[Sequence[float], Args], Args]
+    bytes: int = 0
+
+    def __call__(self, depths: Sequence[float], args: Args) -> Args:
+        """Make them."""
+        return self.make(depths, args)
+
+
+@dataclass(frozen=True)
 class Bound:
     """f(z, x, args) with what the engine may ask of it besides its value.
 
@@ -155,6 +167,13 @@ def read_at(field: VectorField, depths: Sequence[Sequence[float]], args: Args) -
         reader = getattr(part.f, "read", None)
         made.append(own if reader is None else reader(where, own))
     return made if isinstance(base_of(field), Sum) else made[0]
+
+
+def bytes_a_depth(field: VectorField) -> int:
+    """What the weights of one depth take that are still to be read."""
+    base = base_of(field)
+    parts = base.parts if isinstance(base, Sum) else (base if isinstance(base, Flow) else Flow(base),)
+    return sum(getattr(getattr(part.f, "read", None), "bytes", 0) for part in parts)
 
 
 def is_read(field: VectorField) -> bool:

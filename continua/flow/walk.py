@@ -9,10 +9,11 @@ from typing import Any
 from continua.flow.cost import plain
 from continua.flow.runge_kutta import Solver
 from continua.flow.trajectory import Moments, Piece, Steps
-from continua.flow.vectorfield import Flow, Projection, Sum, VectorField, is_read, kinds_of, read_at
+from continua.flow.vectorfield import Flow, Projection, Sum, VectorField, bytes_a_depth, is_read, kinds_of, read_at
 from continua.typing import Args
 
-NODES = 8  # depths read at once where memory counts: bounds the bytes of generated weights that are alive
+# depths read at once where memory counts: as many as fit into BYTES, but NODES at least
+NODES, BYTES = 8, 8 * 2**20
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,10 @@ class Route:
         return [end if theta == 1.0 else found.at(theta) for theta in thetas]
 
     def blocks(self) -> Iterator[range]:
-        """Runs of steps that read ``NODES`` depths at most; all steps at once where nothing is left to read."""
-        count = len(self.steps)
-        size = count if is_read(self.field) else max(1, (NODES - 1) // fresh(self._plain, kinds_of(self.field)))
+        """Runs of steps whose weights fit into a block; all steps at once where nothing is left to read."""
+        count, each = len(self.steps), bytes_a_depth(self.field)
+        nodes = max(NODES, BYTES // each) if each else NODES
+        size = count if is_read(self.field) else max(1, (nodes - 1) // fresh(self._plain, kinds_of(self.field)))
         for start in range(0, count, size):
             yield range(start, min(start + size, count))
 

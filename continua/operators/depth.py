@@ -13,10 +13,11 @@ from torch.func import functional_call
 from continua.axes import Grid, grid_key
 from continua.errors import SolveError
 from continua.fields import Expansion, Field
+from continua.flow.vectorfield import Reading
 from continua.typing import Args, Letter, Tensor
 
 Grids = Mapping[Letter, Grid]
-Reader = Callable[[Sequence[float], Args], Args]
+Reader = Reading
 Finish = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
@@ -98,7 +99,13 @@ def sample(
         layers = {z: {**args["depth"].get(z, {}), **own} for z, own in _layers(block, _finished(made, finish)).items()}
         return {**{key: value for key, value in args.items() if key != "along"}, "depth": layers}
 
-    return args, reader
+    return args, Reading(reader, sum(_bytes(weight, args["along"][name]) for name, weight in later.items()))
+
+
+def _bytes(weight: Weight, leaves: Mapping[str, Any]) -> int:
+    """What one depth of a weight takes; of a network it is not known before it is read."""
+    values = leaves.get("coefficients")
+    return 0 if values is None else values[0].numel() * values.element_size()
 
 
 def _is_stored(weight: Weight, z: Grid) -> bool:

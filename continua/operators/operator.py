@@ -9,7 +9,7 @@ from torch import nn
 
 from continua.axes import Grid
 from continua.config import register
-from continua.flow.vectorfield import Bound
+from continua.flow.vectorfield import Bound, Reading
 from continua.operators.cache import Cache
 from continua.operators.depth import Finish, Grids, Reader, Weight, sample
 from continua.operators.lean import LeanByGraph, LeanNormed, LeanSkip
@@ -132,8 +132,9 @@ class PreNorm(Operator):
 
         by_hand = getattr(self.norm, "by_hand", lambda grids: None)(grids) or LeanByGraph(norm)
         lean = None if inner.lean is None else LeanNormed(norm, by_hand, inner.lean)
-        unread = norm.read is not None or inner.read is not None
-        return Bound(f, read if unread else None, local, lean), {"norm": norm_args, "inner": inner_args}
+        unread = [own.read for own in (norm, inner) if own.read is not None]
+        reading = Reading(read, sum(getattr(one, "bytes", 0) for one in unread)) if unread else None
+        return Bound(f, reading, local, lean), {"norm": norm_args, "inner": inner_args}
 
 
 @register
