@@ -23,8 +23,9 @@ class Reversible:
     """Undo the steps of a reversible solver on the way back: memory does not grow with the number of steps.
 
     Gradients are exact up to the rounding of the reconstruction. It is measured: the start that is arrived at is
-    compared with the one that was kept, and above ``drift`` (relative; 100 roundings if None) the backward pass is
-    done again with checkpoints, or refused if ``fallback=False``. ``clip``: see ``Direct``.
+    compared with the one that was kept, and above ``drift`` (relative; if None 16 roundings, and more with the root of
+    many steps, where gradients are still as exact as plain ones) the backward pass is done again with checkpoints, or
+    refused if ``fallback=False``. ``clip``: see ``Direct``.
     """
 
     drift: float | None = None
@@ -54,7 +55,8 @@ class _Reversed(Work):
         journey = self.journey(args, True, self.adjoint.clip)
         reached, to_x0 = self._undo(journey, x0, to_kept)
         drift, limit = _distance(reached, x0), self.adjoint.drift
-        limit = 100 * torch.finfo(tensors(x0)[0].dtype).eps if limit is None else limit
+        if limit is None:
+            limit = max(16.0, 5.7 * len(self.route.steps) ** 0.5) * torch.finfo(tensors(x0)[0].dtype).eps
         self.route.notes["drift"] = drift
         if drift <= limit:
             return to_x0, journey.sink
