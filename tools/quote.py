@@ -24,7 +24,7 @@ def table(result: Path) -> str:
     for row in json.loads(result.read_text(encoding="utf-8"))["rows"]:
         interval = "" if row["low"] is None else f" [{row['low']:.3g}, {row['high']:.3g}]"
         unit = row["unit"] and f" {row['unit']}"
-        verdict = f"**{row['verdict']}** " if row["verdict"] == "MISS" else ""
+        verdict = "**MISS** " if row.get("verdict") == "MISS" else ""
         lines.append(
             f"| {row['name']} | {row['value']:.3g}{interval}{unit} | {row['target']} | {verdict}{row['note']} |"
         )
