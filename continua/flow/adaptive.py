@@ -11,6 +11,7 @@ from continua.config import register
 from continua.errors import SolveError, SolveFailed
 from continua.flow.control import Found, Problem
 from continua.flow.finite import culprit, not_finite
+from continua.flow.reversible import ReversibleMethod
 from continua.flow.runge_kutta import Attempt, OneStep, Solver
 from continua.flow.state import axpy, scaled, total
 from continua.flow.trajectory import Piece
@@ -240,7 +241,7 @@ class _Search:
 def _estimated(solver: Solver) -> Solver:
     """A reversible wrapper walks on the steps that its inner method finds."""
     inner: Solver | None = getattr(solver, "inner", None)
-    return inner if inner is not None and hasattr(solver, "undo") else solver
+    return inner if inner is not None and isinstance(solver, ReversibleMethod) else solver
 
 
 def _doubling(solver: Solver) -> Callable[..., Attempt]:

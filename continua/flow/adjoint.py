@@ -29,15 +29,6 @@ class Adjoint(Protocol):
         ...
 
 
-def walk_plainly(route: Route, x0: Any, args: Args) -> list[Any]:
-    """Walk block by block; what autograd records is up to its mode."""
-    x, kept = x0, []
-    for part in route.blocks():
-        x, more = route.walk(x, route.read(args, part), part)
-        kept += more
-    return kept
-
-
 @register
 @dataclass(frozen=True)
 class Direct:
@@ -51,8 +42,8 @@ class Direct:
 
     def run(self, route: Route, x0: Any, args: Args) -> list[Any]:
         """Walk under autograd, with the weights of all depths read at once."""
-        everything = range(len(route.steps))
-        return clipped(route, self.clip).walk(x0, route.read(args, everything), everything)[1]
+        read = route.read(args, route.everything)
+        return clipped(route, self.clip).walk(x0, read, route.everything)[1]
 
 
 # --- clipping --------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class _Backsolved(Work):
     end: Any = None
 
     def out(self, x0: Any, args: Args) -> list[Any]:
-        self.end, kept = self.journey().go(x0, args, range(len(self.route.steps)))
+        self.end, kept = self.route.go(x0, args, self.route.everything)
         return kept
 
     def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:

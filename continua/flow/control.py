@@ -16,7 +16,7 @@ from continua.typing import Args, Tensor
 class Problem:
     """Everything a solve needs. Every differentiated tensor is ``x0`` or a leaf of ``args``.
 
-    ``observed`` marks what counts in error norms (absent tokens do not); ``check`` looks for NaN and infinity.
+    ``observed`` marks what counts in error norms (absent tokens do not).
     """
 
     field: VectorField
@@ -26,7 +26,6 @@ class Problem:
     solver: Solver
     save: SaveAt
     observed: Tensor | None = None
-    check: bool = True
 
 
 @dataclass(frozen=True)

@@ -38,18 +38,10 @@ class Journey:
     weights: Args = None
     gathered: Tape = field(default_factory=Tape)  # what these weights have got so far
 
-    def go(self, x: Any, args: Args, part: range) -> tuple[Any, list[Any]]:
-        """Walk, keeping nothing."""
-        kept = []
-        for block in self.pieces(part):
-            x, more = self.route.walk(x, self.route.read(args, block), block)
-            kept += more
-        return x, kept
-
     def record(self, x: Any, args: Args, part: range) -> tuple[Any, list[Any], list[Leg]]:
         """Walk, keeping what ``pull`` needs."""
         kept, legs = [], []
-        for block in self.pieces(part):
+        for block in self.route.pieces(part):
             read = self.route.read(args, block)
             for start in range(block.start, block.stop, CHUNK):
                 chunk, tape = range(start, min(start + CHUNK, block.stop)), Tape(self.keep)
@@ -57,11 +49,6 @@ class Journey:
                 x, more = self.route.walk(x, read, chunk, tape.through(self.route.field))
                 kept += more
         return x, kept, legs
-
-    def pieces(self, part: range) -> list[range]:
-        """The blocks of the route, cut to ``part``."""
-        cuts = [range(max(b.start, part.start), min(b.stop, part.stop)) for b in self.route.blocks()]
-        return [cut for cut in cuts if len(cut)]
 
     def pull(self, leg: Leg, to_carried: Any, to_kept: list[Any]) -> Any:
         """From gradients by what a leg gave to gradients by where it began; those by arguments go to the sink."""

@@ -22,7 +22,7 @@ class _Taped(Work):
     legs: list[Leg] = field(default_factory=list)
 
     def out(self, x0: Any, args: Args) -> list[Any]:
-        _, kept, self.legs = self.journey(keep=self.adjoint.gemms).record(x0, args, range(len(self.route.steps)))
+        _, kept, self.legs = self.journey(keep=self.adjoint.gemms).record(x0, args, self.route.everything)
         return kept
 
     def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
@@ -71,11 +71,11 @@ class _Checkpointed(Work):
     starts: list[tuple[range, Any, Noise | None]] = field(default_factory=list)
 
     def out(self, x0: Any, args: Args) -> list[Any]:
-        journey, x, kept = self.journey(), x0, []
+        x, kept = x0, []
         quiet = is_quiet(base_of(self.route.field))
         for part in self.adjoint.segments(self.route):
             self.starts.append((part, x, None if quiet else noise_now()))
-            x, more = journey.go(x, args, part)
+            x, more = self.route.go(x, args, part)
             kept += more
         return kept
 
@@ -99,7 +99,7 @@ class _Checkpointed(Work):
         first, second = range(part.start, middle), range(middle, part.stop)
         before = noise_now()
         with torch.no_grad():
-            halfway, _ = journey.go(x, journey.args, first)
+            halfway, _ = self.route.go(x, journey.args, first)
         cut = counts(self.route, first)
         to_carried = self._segment(journey, second, halfway, to_carried, to_kept[cut:])
         with replayed(before):

@@ -10,6 +10,7 @@ from continua.errors import SolveError, SolveFailed
 from continua.flow.cost import plain
 from continua.flow.journey import Journey, Leg, Work, counts
 from continua.flow.recompute import Checkpoint, redo
+from continua.flow.reversible import ReversibleMethod
 from continua.flow.tape import Entry, Tape
 from continua.flow.vectorfield import VectorField, is_read, kinds_of, read_at
 from continua.flow.walk import Route, rehearsed
@@ -35,7 +36,7 @@ class Reversible:
 
     def run(self, route: Route, x0: Any, args: Args) -> list[Any]:
         """Solve as one operation."""
-        if not hasattr(route.solver, "undo"):
+        if not isinstance(route.solver, ReversibleMethod):
             remedy = f"Use ReversibleSolver({route.solver}) or ReversibleHeun(), or Checkpoint(n) gradients."
             raise SolveError("reversible gradients need a reversible solver", got=route.solver, remedy=remedy)
         return _Reversed(self, route, x0, args).run()
@@ -48,7 +49,7 @@ class _Reversed(Work):
     end: Any = None
 
     def out(self, x0: Any, args: Args) -> list[Any]:
-        self.end, kept = self.journey().go(x0, args, range(len(self.route.steps)))
+        self.end, kept = self.route.go(x0, args, self.route.everything)
         return kept
 
     def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
@@ -71,7 +72,7 @@ class _Reversed(Work):
     def _undo(self, journey: Journey, x0: Any, to_kept: list[Any]) -> tuple[Any, Any]:
         """Step by step backwards: undo with a tape, then pull the step back with what the tape saw."""
         carried, to_carried, end, waiting = self.end, None, len(to_kept), None
-        for block in reversed(journey.pieces(range(len(self.route.steps)))):
+        for block in reversed(self.route.pieces(self.route.everything)):
             with torch.enable_grad():
                 read = journey.cut(self._read(journey.args, block))
             gathered = Tape(keep=True)

@@ -8,13 +8,14 @@ import torch
 
 from continua.errors import SolveError, SolveFailed, nearest
 from continua.flow.adaptive import Adaptive
-from continua.flow.adjoint import Adjoint, Direct, walk_plainly
+from continua.flow.adjoint import Adjoint, Direct
 from continua.flow.control import Control, Fixed, Found, Problem
 from continua.flow.cost import costed, splitting_of
 from continua.flow.finite import culprit, not_finite
+from continua.flow.reversible import ReversibleMethod
 from continua.flow.runge_kutta import Solver, Tsit5
 from continua.flow.splitting import split
-from continua.flow.trajectory import Piece, SaveAt, Trajectory
+from continua.flow.trajectory import Piece, SaveAt, Trajectory, state_at
 from continua.flow.vectorfield import Cost, VectorField, kinds_of
 from continua.flow.walk import Route, dry_run, piece
 from continua.tree import mapped, tensors
@@ -109,7 +110,7 @@ def _fits(solver: Solver, field: VectorField, args: Args) -> None:
     cuts = splitting_of(solver)
     if cuts is not None:
         split(cuts, field, args)
-    if hasattr(solver, "undo") and not all(kinds_of(field) or (True,)):
+    if isinstance(solver, ReversibleMethod) and not all(kinds_of(field) or (True,)):
         remedy = "Use pre-norm, or a solver that is not reversible."
         raise SolveError("a projection cannot be undone", got=f"{solver} on a field with projections", remedy=remedy)
 
@@ -132,7 +133,10 @@ def _walk(problem: Problem, found: Found, adjoint: Adjoint | None, cost: Cost | 
     route = Route(field, solver, found.steps, moments, notes)
     if not torch.compiler.is_compiling():
         notes["evaluations"] = notes.get("evaluations", 0) + route.evaluations
-    kept = (walk_plainly if adjoint is None else adjoint.run)(route, x0, problem.args)
+    if adjoint is None:
+        _, kept = route.go(x0, problem.args, route.everything)
+    else:
+        kept = adjoint.run(route, x0, problem.args)
     return _assembled(problem, found, route, kept, costed=cost is not None)
 
 
@@ -145,7 +149,7 @@ def _assembled(problem: Problem, found: Found, route: Route, kept: list[Any], co
     if save.dense:
         pieces = _dense(problem, route, states)
         if save.points:
-            states = [pieces_at(pieces, z) for z in save.depths(problem.span, found.steps)]
+            states = [state_at(pieces, z) for z in save.depths(problem.span, found.steps)]
         else:
             last = len(states) - 1
             states = [states[i] for i in range(last + 1) if i == last or (save.every and i % save.every == 0)]
@@ -163,11 +167,6 @@ def _dense(problem: Problem, route: Route, states: list[Any]) -> tuple[Piece, ..
         args = whole.read(problem.args, range(i, i + 1))
         pieces.append(piece(problem.solver, problem.field, Piece(z, dz, states[i], states[i + 1]), args))
     return tuple(pieces)
-
-
-def pieces_at(pieces: tuple[Piece, ...], z: float) -> Any:
-    """The state at a depth of a dense path."""
-    return Trajectory((), (), None, pieces=pieces)(z)
 
 
 def _status(found: Found) -> str:

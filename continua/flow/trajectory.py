@@ -121,12 +121,17 @@ class Trajectory:
 
     def __call__(self, z: float) -> Any:
         """X at any depth of the span."""
-        if not self.pieces:
-            raise SolveError("this path was not kept whole", got=f"z={z:g}", remedy="Solve with SaveAt(dense=True).")
-        start, end = self.pieces[0].z, self.pieces[-1].z + self.pieces[-1].dz
-        slack = 1e-12 * (end - start)  # the last step may end a rounding short
-        if not start - slack <= z <= end + slack:
-            got, remedy = f"{z:g}", f"It goes from {start:g} to {end:g}."
-            raise SolveError("the path does not reach this depth", got=got, remedy=remedy)
-        piece = self.pieces[max(bisect.bisect_right([p.z for p in self.pieces], z) - 1, 0)]
-        return piece.at((z - piece.z) / piece.dz)
+        return state_at(self.pieces, z)
+
+
+def state_at(pieces: tuple[Piece, ...], z: float) -> Any:
+    """X at any depth that the pieces of a path reach."""
+    if not pieces:
+        raise SolveError("this path was not kept whole", got=f"z={z:g}", remedy="Solve with SaveAt(dense=True).")
+    start, end = pieces[0].z, pieces[-1].z + pieces[-1].dz
+    slack = 1e-12 * (end - start)  # the last step may end a rounding short
+    if not start - slack <= z <= end + slack:
+        got, remedy = f"{z:g}", f"It goes from {start:g} to {end:g}."
+        raise SolveError("the path does not reach this depth", got=got, remedy=remedy)
+    piece = pieces[max(bisect.bisect_right([p.z for p in pieces], z) - 1, 0)]
+    return piece.at((z - piece.z) / piece.dz)

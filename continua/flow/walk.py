@@ -47,6 +47,24 @@ class Route:
         found = piece(self.solver, field, Piece(z, dz, start, end), args)
         return [end if theta == 1.0 else found.at(theta) for theta in thetas]
 
+    def go(self, x: Any, args: Args, part: range) -> tuple[Any, list[Any]]:
+        """The same block by block, so that only one block's weights are alive where nothing else keeps them."""
+        kept = []
+        for block in self.pieces(part):
+            x, more = self.walk(x, self.read(args, block), block)
+            kept += more
+        return x, kept
+
+    def pieces(self, part: range) -> list[range]:
+        """The blocks, cut to ``part``."""
+        cuts = [range(max(b.start, part.start), min(b.stop, part.stop)) for b in self.blocks()]
+        return [cut for cut in cuts if len(cut)]
+
+    @property
+    def everything(self) -> range:
+        """All steps."""
+        return range(len(self.steps))
+
     def blocks(self) -> Iterator[range]:
         """Runs of steps whose weights fit into a block; all steps at once where nothing is left to read."""
         count, each = len(self.steps), bytes_a_depth(self.field)
