@@ -19,8 +19,7 @@ PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 def save(model: nn.Module, folder: str | Path) -> Path:
     """Write ``model`` into ``folder``; each file appears whole or not at all."""
     folder = Path(folder)
-    described = {"format": "continua", "version": VERSION, "model": to_plain(model)}
-    text = json.dumps(described, indent=1)
+    text = json.dumps(description(model), indent=1)
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     folder.mkdir(parents=True, exist_ok=True)
     partial = {name: folder / f"{name}.partial" for name in (WEIGHTS, CONFIG)}
@@ -33,6 +32,11 @@ def save(model: nn.Module, folder: str | Path) -> Path:
         for written in partial.values():
             written.unlink(missing_ok=True)
     return folder
+
+
+def description(model: nn.Module) -> dict[str, Any]:
+    """What ``config.json`` says of a model."""
+    return {"format": "continua", "version": VERSION, "model": to_plain(model)}
 
 
 def load(folder: str | Path) -> Any:

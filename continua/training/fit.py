@@ -13,6 +13,7 @@ from torch import nn
 
 from continua.config import to_plain
 from continua.errors import ConfigError, RunError, SolveFailed
+from continua.models.store import description
 from continua.optim import ByRole, Cosine, Optimisers, Schedule, clip
 from continua.tasks import Example, Score, Task, generator_for
 from continua.training import checkpoint
@@ -21,7 +22,7 @@ from continua.training.distributed import World, gathered, joined, quiet, spread
 from continua.training.interrupt import Interrupt
 from continua.training.objective import Objective, Whole
 from continua.training.penalty import penalties as as_penalties
-from continua.training.run import Run, described
+from continua.training.run import Run
 from continua.training.settings import Training
 from continua.training.watch import Bar, Progress, Watch
 
@@ -262,7 +263,7 @@ class _Loop:
         state = {
             "model": whole(self.model.state_dict()),  # every process takes part in gathering
             "optimiser": (whole(tensors), plain),
-            "described": described(self.model),
+            "config": description(self.model),
             "progress": self.at.plain(),
         }
         written = self.world.leads and self.folder.save(self.at.step, state, improved)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from continua.config import VERSION, from_plain, to_plain
+from continua.config import VERSION
 from continua.errors import RunError
-from continua.models.store import check_names, check_shapes
+from continua.models.store import load
 from continua.training import checkpoint
 
 ABOUT, METRICS, LOCK, CHECKPOINTS = "run.json", "metrics.jsonl", "lock", "checkpoints"
@@ -143,7 +143,7 @@ class Run:
         name = checkpoint.place(self.checkpoints, step).name
         best = name if is_best else self.best
         texts = {
-            "config": {"format": "continua", "version": VERSION, "model": state["described"]},
+            "config": state["config"],
             "progress": {**state["progress"], "best": best},
             "optimiser": plain,
         }
@@ -173,22 +173,7 @@ class Run:
                 path = self.checkpoints / best
             else:
                 warnings.warn(f"the best checkpoint, {best}, is damaged ({fault}): the last one is used.", stacklevel=2)
-        return load_model(path)
-
-
-def load_model(path: Path) -> Any:
-    """The model of a checkpoint."""
-    model = from_plain(checkpoint.read_text(path, "config")["model"])
-    tensors, wanted = checkpoint.read_tensors(path, "model"), model.state_dict()
-    check_names(set(tensors), set(wanted), path)
-    check_shapes(tensors, wanted, path)
-    model.load_state_dict(tensors, assign=True)
-    return model
-
-
-def described(model: Any) -> Any:
-    """What a model is, in plain data."""
-    return to_plain(model)
+        return load(path)
 
 
 def write_text(path: Path, text: str) -> None:
