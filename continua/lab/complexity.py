@@ -12,7 +12,8 @@ from typing import Any
 from continua.axes import Axes, Discretisation, Points
 from continua.errors import ConfigError, ShapeError
 from continua.fields import Expansion
-from continua.flow import Fixed, Flow, Projection, Sum, depths, solve
+from continua.flow import Fixed, VectorField, depths, solve
+from continua.flow.walk import rehearsed
 from continua.models import (
     EncoderDecoder,
     Narrowed,
@@ -160,19 +161,12 @@ def _both(model: EncoderDecoder, b: int, tokens: int, at: Discretisation | None,
 
 def evaluations(model: Transformer, depth: Fixed) -> list[int]:
     """How often each part of the block is asked in one solve, found by a dry run on plain numbers."""
-    counts = [0] * len(model.block.kinds)
-
-    def counter(index: int) -> Any:
-        def count(z: float, x: float, args: None) -> float:
-            counts[index] += 1
-            return 0.0
-
-        return count
-
-    parts = [(Flow if flow else Projection)(counter(i)) for i, flow in enumerate(model.block.kinds)]
     span = (model.axes.z.start, model.axes.z.end)
-    solve(Sum(tuple(parts)), 0.0, span, args=(None,) * len(parts), solver=depth.solver, control=depth)  # type: ignore[arg-type]
-    return counts
+
+    def walk(field: VectorField, args: Any) -> None:
+        solve(field, 0.0, span, args=args, solver=depth.solver, control=depth)  # type: ignore[arg-type]
+
+    return [len(log) for log in rehearsed(model.block.kinds, walk)]
 
 
 @functools.singledispatch
