@@ -16,18 +16,11 @@ from continua.typing import Float, Tensor
 FIRST, LATER = 30, 2  # power iterations when a matrix is met, and after each small step from there
 
 
-@register
 @dataclass(frozen=True)
-class Rescaled:
-    """W ← W · c/‖W‖_F after each step of ``inner``; c is ``norm``, or what the norm was at the start.
-
-    Every coefficient in z is rescaled on its own; on continuous axes the norm is that of the integral operator (in
-    the sense of Hilbert and Schmidt). It fixes the energy of a kernel and bounds its gain; it makes nothing unitary:
-    for that see ``RiemannianAdam``.
-    """
+class _Around:
+    """A description around another one."""
 
     inner: Optimiser
-    norm: float | None = None
 
     @property
     def lr(self) -> float:
@@ -36,8 +29,21 @@ class Rescaled:
 
     @property
     def others(self) -> Optimiser:
-        """What has no norm to keep is left to the inner optimiser."""
+        """What has no norm is left to the inner optimiser."""
         return getattr(self.inner, "others", self.inner)
+
+
+@register
+@dataclass(frozen=True)
+class Rescaled(_Around):
+    """W ← W · c/‖W‖_F after each step of ``inner``; c is ``norm``, or what the norm was at the start.
+
+    Every coefficient in z is rescaled on its own; on continuous axes the norm is that of the integral operator (in
+    the sense of Hilbert and Schmidt). It fixes the energy of a kernel and bounds its gain; it makes nothing unitary:
+    for that see ``RiemannianAdam``.
+    """
+
+    norm: float | None = None
 
     def make(self, parameters: Sequence[nn.Parameter], about: Sequence[About] = ()) -> torch.optim.Optimizer:
         """The inner optimiser, and rescaling after it."""
@@ -46,29 +52,18 @@ class Rescaled:
 
 @register
 @dataclass(frozen=True)
-class SpectrallyNormalised:
+class SpectrallyNormalised(_Around):
     """W ← W · min(1, bound/‖W‖₂) after each step of ``inner``, ‖W‖₂ by power iteration from the last vectors.
 
     The bound holds for the integral operator of every coefficient in z, and so limits how fast the flow can stretch
     (T5). Miyato et al. (2018) divide in the forward pass instead; here the weights themselves obey.
     """
 
-    inner: Optimiser
     bound: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.bound > 0:
             raise ConfigError("a norm is bounded by a positive number", got=self.bound, remedy="Use bound > 0.")
-
-    @property
-    def lr(self) -> float:
-        """That of the inner optimiser."""
-        return self.inner.lr
-
-    @property
-    def others(self) -> Optimiser:
-        """What has no norm to bound is left to the inner optimiser."""
-        return getattr(self.inner, "others", self.inner)
 
     def make(self, parameters: Sequence[nn.Parameter], about: Sequence[About] = ()) -> torch.optim.Optimizer:
         """The inner optimiser, and the bound after it."""

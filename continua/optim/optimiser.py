@@ -1,7 +1,7 @@
 """Optimisers as frozen descriptions, assigned to parameters by role in one call."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -174,9 +174,3 @@ def clip(parameters: Iterable[nn.Parameter], limit: float | None) -> float:
     """Bound the norm of the whole gradient; return what it was."""
     norm = nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit)
     return float(norm)
-
-
-def described(chosen: ByRole) -> str:
-    """One line for people."""
-    own = {f.name: getattr(chosen, f.name) for f in fields(chosen)}
-    return ", ".join(f"{name} {value}" for name, value in own.items() if value is not None)
