@@ -17,7 +17,6 @@ from continua.flow.vectorfield import Reading
 from continua.typing import Args, Letter, Tensor
 
 Grids = Mapping[Letter, Grid]
-Reader = Reading
 Finish = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
@@ -73,7 +72,7 @@ def read(field: Field, grids: Grids, over: str = "", leaves: Mapping[str, Tensor
 
 def sample(
     grids: Grids, weights: Mapping[str, Weight], late: bool = False, finish: Finish | None = None
-) -> tuple[dict[str, Any], Reader | None]:
+) -> tuple[dict[str, Any], Reading | None]:
     """Read weights, sorted into those of every depth and those of each; ``finish`` makes the last changes.
 
     What varies over depth is read now where ``grids["z"]`` says where, unless it is to be read ``late`` (to save the

@@ -11,7 +11,7 @@ from continua.axes import Grid
 from continua.config import register
 from continua.flow.vectorfield import Bound, Reading
 from continua.operators.cache import Cache
-from continua.operators.depth import Finish, Grids, Reader, Weight, sample
+from continua.operators.depth import Finish, Grids, Weight, sample
 from continua.operators.lean import LeanByGraph, LeanNormed, LeanSkip
 from continua.typing import Args, Tensor
 
@@ -97,10 +97,10 @@ def weights_of(
     context: Context | None,
     weights: Mapping[str, Weight],
     finish: Finish | None = None,
-) -> tuple[dict[str, Any], Reader | None]:
+) -> tuple[dict[str, Any], Reading | None]:
     """Read the weights of an operator, late if the context wishes, once for all tokens of a generation."""
     late = context is not None and context.late
-    made: tuple[dict[str, Any], Reader | None] = remembered(
+    made: tuple[dict[str, Any], Reading | None] = remembered(
         context, operator, lambda: sample(grids, weights, late, finish)
     )
     return made
