@@ -79,8 +79,7 @@ class Case:
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 if name.split(".")[-2] in ("q", "k", "v", "o", "w1", "w2"):
-                    fade = torch.tensor([scale * FADE**k for k in range(MODES)])
-                    parameter.mul_(fade.view(-1, *[1] * (parameter.dim() - 1)))
+                    parameter.mul_((scale * FADE ** torch.arange(MODES)).view(-1, *[1] * (parameter.dim() - 1)))
 
     def double(self) -> "Case":
         """The same numbers in float64."""

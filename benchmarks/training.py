@@ -1,8 +1,8 @@
 """Training: what continuity costs, what gradients keep, how our loop compares with a plain one, and tiny Shakespeare.
 
-python benchmarks/training.py             # everything: about an hour on one core, most of it Shakespeare
+python benchmarks/training.py             # everything, most of it Shakespeare
 python benchmarks/training.py --quick     # a smoke run
-python benchmarks/training.py --only cost memory loop checkpoints shakespeare
+python benchmarks/training.py --only cost memory loop shakespeare
 """
 
 import argparse
@@ -220,8 +220,9 @@ def main() -> None:
     for name, measure in parts.items():
         if not chosen.only or name in chosen.only:
             print(name, flush=True)
-            rows += measure()
-            for line in rows:
+            found = measure()
+            rows += found
+            for line in found:
                 print(f"  {line.name}: {line.shown}  {line.target} {line.verdict}", flush=True)
     if not chosen.quick and not chosen.only:
         print(write("training", rows, environment=environment(), corpus=build("text", {}).about))
