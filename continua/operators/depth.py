@@ -1,9 +1,10 @@
 """Weights over depth: sampled when an operator is bound, or later, one matrix product for each block of depths."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from continua.axes import Grid, grid_key
 from continua.errors import SolveError
 from continua.fields import Expansion, Field
 from continua.flow.vectorfield import Reading
+from continua.operators.products import Moments, Watch, looked_at, marked
 from continua.typing import Args, Letter, Tensor
 
 Grids = Mapping[Letter, Grid]
@@ -49,9 +51,12 @@ class Weight:
         """Read now; without a grid for z the coefficients in depth stay."""
         if self.field is None:
             raise SolveError("there is no field to read", got=None, remedy="Leave absent weights out.")
-        own = {**grids, **{k: v for k, v in (self.grids or {}).items() if k != "z"}}
-        values = read(self.field, own, self.over, leaves)
+        values = read(self.field, self.where(grids), self.over, leaves)
         return values if self.then is None else self.then(values)
+
+    def where(self, grids: Grids) -> Grids:
+        """The grids it is read on."""
+        return {**grids, **{k: v for k, v in (self.grids or {}).items() if k != "z"}}
 
 
 def read(field: Field, grids: Grids, over: str = "", leaves: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -86,7 +91,8 @@ def sample(
     fixed = _finished({name: values for name, values in now.items() if not present[name].varies}, finish)
     varying = {name: values for name, values in now.items() if present[name].varies}
     layers = {} if z is None else _layers(z, varying if later else _finished(varying, finish))
-    args: dict[str, Any] = {"fixed": fixed, "depth": layers}
+    layers = {depth: _watched(present, grids, layer, depth) for depth, layer in layers.items()}
+    args: dict[str, Any] = {"fixed": _watched(present, grids, fixed), "depth": layers}
     if not later:
         return args, None
     bare = {letter: grid for letter, grid in grids.items() if letter != "z"}
@@ -95,7 +101,8 @@ def sample(
     def reader(depths: Sequence[float], args: Args) -> Args:
         block = depth_grid(tuple(depths))
         made = {name: _late(weight, bare, block, args["along"][name]) for name, weight in later.items()}
-        layers = {z: {**args["depth"].get(z, {}), **own} for z, own in _layers(block, _finished(made, finish)).items()}
+        layers = _layers(block, _finished(made, finish))
+        layers = {z: {**args["depth"].get(z, {}), **_watched(later, bare, own, z)} for z, own in layers.items()}
         return {**{key: value for key, value in args.items() if key != "along"}, "depth": layers}
 
     return args, Reading(reader, sum(_bytes(weight, args["along"][name]) for name, weight in later.items()))
@@ -146,6 +153,56 @@ def _layers(z: Grid, values: Mapping[str, Tensor]) -> dict[float, dict[str, Tens
         for depth, layer in zip(depths, tensor.unbind(0), strict=True):
             layers[depth][name] = layer
     return layers
+
+
+def columns_of(name: str) -> str:
+    """Where ``finish`` leaves the factors by which it multiplied the columns of a weight that is looked at."""
+    return f"{name}, columns"
+
+
+def _watched(
+    weights: Mapping[str, Weight], grids: Grids, values: dict[str, Tensor], z: float | None = None
+) -> dict[str, Tensor]:
+    """The weights of one depth, those marked whose products somebody looks at (see ``Moments``)."""
+    looking = {name: looked_at(weight.field) for name, weight in weights.items() if name in values}
+    if not any(looking.values()):
+        return values
+    marks = dict(values)
+    for name, moments in looking.items():
+        factors = marks.pop(columns_of(name), None)
+        if moments is not None:
+            sizes = [len(weights[name].where(grids)[k]) for k in cast(Field, weights[name].field).letters if k != "z"]
+            if math.prod(sizes) == values[name].numel():  # heads that share keys may be asked for one by one
+                marks[name] = marked(values[name], _watch(weights[name], grids, moments, z, factors))
+    return marks
+
+
+def _watch(weight: Weight, grids: Grids, moments: Moments, z: float | None, factors: Tensor | None) -> Watch:
+    """How the weight at depth z is made of its coefficients, which is what moments are pulled back through."""
+    field, own = cast(Expansion, weight.field), weight.where(grids)
+    middle = moments.leading + moments.rows
+    rows, columns = (
+        _side(field, letters, own, weight.over)
+        for letters in (field.letters[moments.leading : middle], field.letters[middle:])
+    )
+    if factors is not None:
+        columns = factors if columns is None else (columns.T * factors.to(columns)).T
+    share = field.coefficients.new_ones(1) if z is None else field.matrix("z", depth_grid((z,)))[0].square()
+    return Watch(moments, share.detach(), rows, columns)
+
+
+def _side(field: Expansion, letters: Sequence[Letter], grids: Grids, over: str) -> Tensor | None:
+    """The matrix from coefficients to values times quadrature weights; its diagonal alone where values are stored."""
+    stored = all(field.is_stored_on(letter, grids[letter]) for letter in letters)
+    if stored and all(letter not in over or grids[letter].is_unit for letter in letters):
+        return None
+    made, like = None, field.coefficients.detach()
+    for letter in letters:
+        grid = grids[letter]
+        part = grid.weights.to(like) if letter in over else like.new_ones(len(grid))
+        part = part if stored else part[:, None] * field.matrix(letter, grid).detach()
+        made = part if made is None else torch.kron(made, part)
+    return made
 
 
 def at_depth(weights: Mapping[str, Any], z: float) -> dict[str, Tensor]:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.functional import linear
 
 from continua.flow.vectorfield import Bound, Gradients, HandWritten
 from continua.operators.activation import Activation, pulled
 from continua.operators.attend import attend_back, attend_keeping, can_keep
 from continua.operators.depth import at_depth
 from continua.operators.position import Position
+from continua.operators.products import linear
 from continua.operators.scores import Plan
 from continua.tree import mapped, tensors
 from continua.typing import Args, Mapping, Tensor

@@ -1,7 +1,5 @@
 """The feed-forward functional and the plain integral operator: maps that act at each time alone."""
 
-from torch.nn.functional import linear
-
 from continua.config import register
 from continua.fields import Parametrisation, kernel
 from continua.flow.vectorfield import Bound
@@ -9,6 +7,7 @@ from continua.operators.activation import GELU, Activation, Identity
 from continua.operators.depth import Grids, Weight, at_depth, local
 from continua.operators.lean import LeanPointwise
 from continua.operators.operator import Context, Operator, weights_of
+from continua.operators.products import linear
 from continua.typing import Args, Tensor
 
 

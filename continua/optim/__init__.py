@@ -2,6 +2,7 @@
 
 from continua.optim.about import About, Unfolding, about
 from continua.optim.bounded import Rescaled, SpectrallyNormalised
+from continua.optim.kfac import KFAC
 from continua.optim.mirror import DualAveraging, Mirror
 from continua.optim.muon import Muon
 from continua.optim.optimiser import AdamW, ByRole, Optimiser, Optimisers, clip
@@ -13,6 +14,7 @@ from continua.optim.stiefel import RiemannianAdam
 Cosine = CosineDecay  # the short name; in configurations "Cosine" is the basis
 
 __all__ = [
+    "KFAC",
     "SOAP",
     "About",
     "AdamW",

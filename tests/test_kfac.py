@@ -1,0 +1,468 @@
+"""K-FAC: its factors are those of curvlinops and of dense sums, and a step is its formula."""
+
+import json
+import math
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load, load_file, save, save_file
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, gelu
+
+from continua import axes as ax
+from continua import config
+from continua import fields as fd
+from continua import flow as fl
+from continua.errors import ConfigError
+from continua.fields import ByBasis
+from continua.models import Batch, Given, Transformer
+from continua.operators import Integral, Parts, Pointwise
+from continua.operators.depth import depth_grid
+from continua.optim import KFAC, AdamW, ByRole, Constant, about, kfac
+from continua.optim.roles import Role
+from continua.training import Run, fit
+from tests import cases
+from tests.measure import EXACT, gap, random
+from tests.refusals import refused
+from tests.runs import silent, tiny_model, tiny_task
+
+LAYERS, WIDTH, HIDDEN = 2, 5, 7
+
+
+def factors(model: nn.Module, made: Any) -> dict[str, tuple[Tensor, Tensor]]:
+    """A and G of every kernel, as they will be averaged."""
+    part = next(part for part in made.parts if isinstance(part.chosen, KFAC))
+    return {name: part.made._seen(model.get_parameter(name)) for name in part.names}
+
+
+def watched(model: nn.Module, **choices: Any) -> Any:
+    return ByRole(AdamW(1e-2), kernel=KFAC(**choices)).make(model)
+
+
+# --- factors ---------------------------------------------------------------------------------------------------------
+
+
+class Plain(nn.Module):
+    """x ← x + W2 gelu(W1 x + b1) + b2, layer by layer, in bare torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.ModuleList(nn.Linear(WIDTH, HIDDEN) for _ in range(LAYERS))
+        self.second = nn.ModuleList(nn.Linear(HIDDEN, WIDTH) for _ in range(LAYERS))
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for first, second in zip(self.first, self.second, strict=True):
+            x = x + second(gelu(first(x)))
+        return x
+
+
+def same_model(plain: Plain) -> Transformer:
+    """The same as a flow on counting axes."""
+    axes, native = cases.discrete_axes(WIDTH, 1, HIDDEN, LAYERS)
+    made = Transformer(axes, native, Given(), Parts((Pointwise(cases.counted(axes, LAYERS)),))).double()
+    inner: Any = made.block.parts[0]
+    with torch.no_grad():
+        for field, layers in ((inner.w1, plain.first), (inner.w2, plain.second)):
+            field.coefficients.copy_(torch.stack([layer.weight for layer in layers]))
+        for field, layers in ((inner.b1, plain.first), (inner.b2, plain.second)):
+            field.coefficients.copy_(torch.stack([layer.bias for layer in layers]))
+    return made
+
+
+@pytest.mark.spec("T6")
+def test_factors_are_those_of_curvlinops() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own dependencies
+        curvlinops = pytest.importorskip("curvlinops")
+    torch.manual_seed(0)
+    plain = Plain()
+    model = same_model(plain)
+    x, y = random(6, 4, WIDTH), torch.randint(WIDTH, (6, 4), generator=torch.Generator().manual_seed(1))
+    made = watched(model)
+    answer = model(x)
+    assert gap(answer, plain(x)) < EXACT
+    cross_entropy(answer.flatten(0, 1), y.flatten()).backward()
+    ours = factors(model, made)
+    weights = [layer.weight for layers in (plain.first, plain.second) for layer in layers]
+    plain.register_forward_hook(lambda module, given, answer: answer.movedim(-1, 1))  # classes first, as torch has it
+    reference = curvlinops.KFACLinearOperator(
+        plain,
+        nn.CrossEntropyLoss(),
+        weights,
+        [(x, y)],
+        fisher_type=curvlinops.FisherType.EMPIRICAL,
+        kfac_approx=curvlinops.KFACType.EXPAND,
+        check_deterministic=False,
+    )
+    reference.compute_kronecker_factors()
+    for i in range(LAYERS):
+        for part, name in (("first", "w1"), ("second", "w2")):
+            a, g = ours[f"block.parts.0.{name}.coefficients"]
+            assert gap(a[i], reference._input_covariances[f"{part}.{i}"]) < EXACT
+            assert gap(g[i], reference._gradient_covariances[f"{part}.{i}"]) < EXACT
+
+
+def integral(**bases: Any) -> Integral:
+    """An integral operator in float64 over depth [0, 2], d on a ring and c with it."""
+    axes = ax.Axes(
+        t=ax.Points(), d=ax.Circle(1.5), h=ax.Points(1), e=ax.Points(1), m=ax.Points(1), z=ax.Interval(0.0, 2.0)
+    )
+    torch.manual_seed(0)
+    one = fd.Nodal(ax.Counting(1))
+    return Integral(ByBasis(axes, {"h": one, "e": one, "m": one, **bases}), bias=False).double()
+
+
+@pytest.mark.spec("T6")
+def test_factors_of_a_field_are_the_dense_sums() -> None:
+    """Kernel Σ_k B_k(z) Σ C_kij b_i(d) b_j(c): moments pulled back to coefficients, depths weighted by B_k²."""
+    depths, nodes = (0.0, 0.7, 1.9), 6
+    operator = integral(z=fd.Legendre(3), d=fd.Fourier(3))
+    d = ax.grid_on(ax.Circle(1.5), ax.Midpoint(nodes))
+    field: Any = operator.kernel
+    made = KFAC().make([field.coefficients], [about(operator)["kernel.coefficients"]])
+    f, args = operator.bind({"d": d, "c": d, "z": depth_grid(depths)})
+    wave = fd.Fourier(3).matrix(ax.Circle(1.5), d.nodes)
+    along = fd.Legendre(3).matrix(ax.Interval(0.0, 2.0), torch.tensor(depths, dtype=torch.float64)[:, None])
+    a, g, count = 0.0, 0.0, 0.0
+    loss: Any = 0.0
+    for i, z in enumerate(depths):
+        x, target = random(2, 4, nodes, seed=i), random(2, 4, nodes, seed=10 + i)
+        loss = loss + (f(z, x, args) * target).sum() / 8
+        for token, pull in zip(x.flatten(0, 1), target.flatten(0, 1) / 8, strict=True):
+            into, out = wave.mT @ (d.weights * token), wave.mT @ pull
+            square = along[i].square()[:, None, None]
+            a, g, count = a + square * into.outer(into), g + 8 * square * out.outer(out), count + square
+    loss.backward()
+    got_a, got_g = made._seen(field.coefficients)
+    assert gap(got_a, a / count) < EXACT
+    assert gap(got_g, g) < EXACT
+
+
+ALONE = {
+    "gpt2": {},
+    "llama": {},
+    "albert": {},
+    "gated": {},
+    "density": {},
+    "grouped heads": {},
+    "skip": {},
+    "continuous words": {"d": 12, "m": 10},
+    "continuous series": {"h": 3},
+    "spectral": {"d": 9, "e": 5},
+    "splines": {"m": 14},
+    "generated": {},
+    "encoder-decoder": {},
+}
+
+
+def lonely(name: str) -> Batch:
+    """One token, beside two others where the model reads a source."""
+    if cases.MODELS[name].batch is cases.words:
+        return Batch(torch.tensor([[3]]))
+    if cases.MODELS[name].batch is cases.paired:
+        return Batch(torch.tensor([[3]]), source=Batch(torch.tensor([[1, 5]])))
+    return Batch(random(1, 1, cases.CHANNELS), times=torch.tensor([[0.5]], dtype=torch.float64))
+
+
+@pytest.mark.spec("T6")
+@pytest.mark.parametrize("name", ALONE)
+def test_one_token_and_one_evaluation_make_the_factors_those_of_the_gradient(name: str) -> None:
+    """Then the gradient is B g aᵀ, so GᵀG = tr(outputs) inputs and GGᵀ = tr(inputs) outputs, on every grid."""
+    model = cases.MODELS[name].model()
+    made = watched(model)
+    sizes = ALONE[name] if name == "encoder-decoder" else {"z": 1, **ALONE[name]}
+    (model.at(**sizes) if sizes else model)(lonely(name)).square().sum().backward()
+    known, moved = about(model), 0
+    one = {k: v for k, v in factors(model, made).items() if not k.startswith("encoder.") and ".k." not in k}
+    one = {k: v for k, v in one.items() if not (name == "encoder-decoder" and ".v." in k)}
+    for key, (a, g) in one.items():
+        gradient = known[key].matrices(model.get_parameter(key).grad)
+        assert gap(gradient.mT @ gradient, a * g.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]) < EXACT, key
+        assert gap(gradient @ gradient.mT, g * a.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]) < EXACT, key
+        moved += bool(gradient.abs().max() > 1e-9)
+    assert moved >= 4
+
+
+@pytest.mark.spec("T6")
+def test_products_are_seen_under_adaptive_steps_and_in_half_precision() -> None:
+    model = cases.MODELS["continuous words"].build()
+    made = watched(model)
+    model.at(z=fl.Adaptive(fl.Dopri5(), rtol=1e-2, atol=1e-2))(cases.words()).square().mean().backward()
+    for a, g in factors(model, made).values():
+        assert a.abs().sum() > 0
+        assert torch.isfinite(g).all()
+    full, half = [cases.MODELS["gpt2"].build() for _ in range(2)]
+    half.load_state_dict(full.state_dict())
+    found = []
+    for one, enabled in ((full, False), (half, True)):
+        made = watched(one)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            one(cases.words()).float().square().mean().backward()
+            found.append(factors(one, made))
+    for key, (a, _) in found[0].items():
+        assert found[1][key][0].dtype == torch.float32
+        assert (found[1][key][0] - a).abs().max() < 0.02 * a.abs().max()
+
+
+@pytest.mark.spec("T6")
+def test_only_gradients_of_the_objective_count() -> None:
+    """Neither a penalty's own derivatives, nor answers without gradients, nor steps that were passed over."""
+    model = cases.MODELS["gpt2"].model()
+    made = watched(model)
+    with torch.no_grad():
+        model(cases.words())
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        torch.autograd.grad(model(cases.words()).sum(), list(model.parameters()), create_graph=True)
+    kept = [part.made for part in made.parts if isinstance(part.chosen, KFAC)][0].moments.values()  # noqa: RUF015
+    assert all(moments.count is None for moments in kept)
+    model(cases.words()).sum().backward()
+    assert all(moments.count is not None for moments in kept)
+    made.zero_grad()
+    assert all(moments.count is None for moments in kept)
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+def dense_step(gradient: Tensor, a: Tensor, g: Tensor, damping: float) -> Tensor:
+    """(Ĝ ⊗ Â)⁻¹ applied to the gradient as one long vector."""
+    size = math.sqrt(damping)
+    a = a + size * a.trace() / len(a) * torch.eye(len(a), dtype=a.dtype)
+    g = g + size * g.trace() / len(g) * torch.eye(len(g), dtype=g.dtype)
+    return torch.linalg.solve(torch.kron(g, a), gradient.flatten()).reshape(gradient.shape)
+
+
+def dense_steps(gradients: Tensor, a: Tensor, g: Tensor, damping: float) -> Tensor:
+    """The same for every layer."""
+    return torch.stack([dense_step(*layer, damping) for layer in zip(gradients, a, g, strict=True)])
+
+
+@pytest.mark.spec("T6")
+@pytest.mark.parametrize("trust", [None, 1e-3])
+def test_a_step_is_the_dense_formula(trust: float | None) -> None:
+    """Two kernels, five steps with momentum and decay, factors looked at in every second one."""
+    plain = Plain()
+    model = same_model(plain)
+    chosen = KFAC(0.1, momentum=0.5, decay=0.2, damping=0.01, trust=trust, beta=0.7, every=2)
+    made = ByRole(AdamW(1e-2), kernel=chosen).make(model)
+    names = [f"block.parts.0.{name}.coefficients" for name in ("w1", "w2")]
+    here = {name: model.get_parameter(name).detach().clone() for name in names}
+    held: dict[str, Any] = dict.fromkeys(names, 0.0)
+    average: dict[str, Any] = {}
+    for step in range(5):
+        made.zero_grad()
+        model(random(6, 4, WIDTH, seed=step)).square().mean().backward()
+        gradients = {name: model.get_parameter(name).grad.clone() for name in names}
+        if step % 2 == 0:
+            rate = max(0.3, 1 / (step // 2 + 1))
+            for name, (a, g) in factors(model, made).items():
+                old = average.get(name, (a, g))
+                average[name] = (old[0] + rate * (a - old[0]), old[1] + rate * (g - old[1]))
+        ahead = {name: dense_steps(gradients[name], *average[name], 0.01) for name in names}
+        size = sum((ahead[name] * gradients[name]).sum().item() for name in names)
+        share = 1.0 if trust is None else min(1.0, math.sqrt(trust / size))
+        assert trust is None or share < 1
+        made.step(1.0)
+        for name in names:
+            held[name] = 0.5 * held[name] + 0.5 * share * ahead[name]
+            here[name] = (1 - 0.1 * 0.2) * here[name] - 0.1 * held[name]
+            assert gap(model.get_parameter(name).detach(), here[name]) < 1e-10
+
+
+@pytest.mark.spec("T6")
+def test_an_ill_conditioned_line_is_fitted_faster_than_by_gradient_descent() -> None:
+    """y = Wx + noise with inputs whose variances span 1 to 10⁻⁴: the loss above the least one after fifty steps."""
+    scale = torch.logspace(0, -2, WIDTH, dtype=torch.float64)
+    x = random(400, WIDTH) * scale
+    y = x @ (random(WIDTH, WIDTH, seed=1) / scale).mT + random(400, WIDTH, seed=2)
+    least = (x @ torch.linalg.lstsq(x, y).solution - y).square().sum(-1).mean().item() / 2
+
+    def above(make: Any) -> float:
+        axes, native = cases.discrete_axes(WIDTH, 1, WIDTH, 1)
+        operator = Integral(cases.counted(axes).autonomous(), bias=False).double()
+        optimiser, loss = make(operator), torch.zeros(())
+        for _ in range(50):
+            optimiser.zero_grad()
+            f, args = operator.bind(native.grids(axes))
+            loss = (f(0.0, x, args) - y).square().sum(-1).mean() / 2
+            loss.backward()
+            optimiser.step()
+        return loss.item() - least
+
+    def ours(operator: Integral) -> Any:
+        chosen = KFAC(0.7, momentum=0.0, decay=0.0, damping=1e-6, trust=None, beta=0.5, every=1)
+        return chosen.make(list(operator.parameters()), list(about(operator).values()))
+
+    sgd = [above(lambda o, lr=lr: torch.optim.SGD(o.parameters(), lr)) for lr in (0.1, 0.3, 1.0, 1.5)]
+    assert above(ours) < 1e-2 * min(sgd)
+
+
+@pytest.mark.spec("T6")
+@pytest.mark.parametrize("name", ["gpt2", "density", "continuous words", "spectral", "generated", "albert"])
+def test_models_learn(name: str) -> None:
+    """Counted and continuous, with ρ, with fields of few waves, with a network in depth."""
+    torch.manual_seed(0)
+    model, batch = cases.MODELS[name].build(), cases.MODELS[name].batch()
+    batch = batch.to(torch.float32) if batch.values.is_floating_point() and hasattr(batch, "to") else batch
+    made = ByRole(AdamW(0.0, decay=0.0), kernel=KFAC(0.2, momentum=0.5, every=3)).make(model)
+    target = torch.randn(model(batch).shape, generator=torch.Generator().manual_seed(1))
+    losses = []
+    for _ in range(15):
+        made.zero_grad()
+        loss = (model(batch) - target).square().mean()
+        loss.backward()
+        losses.append(loss.item())
+        made.step(1.0)
+    assert losses[-1] < 0.99 * losses[0]
+
+
+# --- going on --------------------------------------------------------------------------------------------------------
+
+
+def advance(model: nn.Module, made: Any, step: int) -> None:
+    made.zero_grad()
+    model(cases.words(seed=step)).square().mean().backward()
+    made.step(1.0 / (1 + step))
+
+
+@pytest.mark.spec("T6", "T9")
+@pytest.mark.parametrize("every", [1, 2, 4])
+def test_state_goes_through_files_and_on_with_the_same_bits(every: int) -> None:
+    """Also where the files are written between two looks at the factors."""
+    model, twin = cases.MODELS["density"].build(), cases.MODELS["density"].build()
+    roles = ByRole(AdamW(1e-2), kernel=KFAC(every=every))
+    made, again = roles.make(model), roles.make(twin)
+    for step in range(3):
+        advance(model, made, step)
+    tensors, plain = made.state()
+    kept = load(save({key: value.contiguous() for key, value in tensors.items()}))
+    twin.load_state_dict(model.state_dict())
+    again.load(kept, json.loads(json.dumps(plain)))
+    for step in range(3, 7):
+        advance(model, made, step)
+        advance(twin, again, step)
+    for (name, one), other in zip(model.named_parameters(), twin.parameters(), strict=True):
+        assert torch.equal(one, other), name
+
+
+@pytest.mark.spec("T6", "T9")
+def test_a_fit_that_was_resumed_ends_with_the_same_bits(tmp_path: Path) -> None:
+    chosen = {"optimiser": ByRole(AdamW(1e-3), kernel=KFAC(every=3)), "schedule": Constant(), "watch": silent}
+    whole, _ = _fitted(tmp_path / "whole", 5, chosen)
+    _fitted(tmp_path / "cut", 2, chosen)
+    resumed, _ = _fitted(Run.open(tmp_path / "cut"), 5, chosen)
+    for (name, one), other in zip(whole.named_parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def _fitted(run: Any, steps: int, chosen: dict[str, Any]) -> tuple[Any, Any]:
+    model, task = tiny_model(), tiny_task()
+    return model, fit(model, task, run=run, steps=steps, evaluate_every=100, **chosen)
+
+
+def work(rank: int, folder: str, size: int) -> None:
+    """One of the processes: a few steps on its share of the data, weights into a file."""
+    torch.set_num_threads(1)
+    place, module = Path(folder), same_model(_drawn())
+    made = watched(module, every=2)
+    model: Any = module
+    if size > 1:
+        torch.distributed.init_process_group("gloo", init_method=f"file://{place / 'meet'}", rank=rank, world_size=size)
+        model = nn.parallel.DistributedDataParallel(module)
+    for step in range(3):
+        made.zero_grad()
+        model(random(4, 3, WIDTH, seed=step)[rank::size]).square().mean().backward()
+        made.step(1.0)
+    save_file({name: p.detach() for name, p in module.named_parameters()}, place / f"{size}-{rank}.safetensors")
+    if size > 1:
+        torch.distributed.destroy_process_group()
+
+
+def _drawn() -> Plain:
+    torch.manual_seed(0)
+    return Plain()
+
+
+@pytest.mark.spec("T6", "T11")
+def test_two_processes_walk_as_one(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parent.parent
+    line = "import sys; from tests.test_kfac import work; work(int(sys.argv[1]), sys.argv[2], 2)"
+    jobs = [subprocess.Popen([sys.executable, "-c", line, str(r), str(tmp_path)], cwd=root) for r in range(2)]
+    assert [job.wait(timeout=300) for job in jobs] == [0, 0]
+    work(0, str(tmp_path), 1)
+    alone = load_file(tmp_path / "1-0.safetensors")
+    for rank in range(2):
+        for name, value in load_file(tmp_path / f"2-{rank}.safetensors").items():
+            assert gap(value, alone[name]) < 1e-10, name
+
+
+# --- inverses and refusals -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("T6")
+def test_inverses_are_finite_where_rounding_left_a_factor_indefinite() -> None:
+    basis, _ = torch.linalg.qr(random(4, 4))
+    bad = basis @ torch.diag(torch.tensor([1.0, 0.5, 1e-3, -0.2], dtype=torch.float64)) @ basis.mT
+    good = random(4, 4, seed=1)
+    stack = torch.stack([bad, good @ good.mT, torch.zeros(4, 4, dtype=torch.float64)])
+    found = kfac.inverse(stack, 1e-4)
+    shift = (stack[1].trace() / 4 * 0.01) * torch.eye(4, dtype=torch.float64)
+    assert gap(found[1] @ (stack[1] + shift), torch.eye(4, dtype=torch.float64)) < 1e-10
+    assert (torch.linalg.eigvalsh(found[0]) > 0).all()
+    assert gap(found[2], torch.eye(4, dtype=torch.float64)) < EXACT
+
+
+@pytest.mark.spec("T6")
+@pytest.mark.parametrize("adjoint", [fl.Lean(), fl.Recompute(), fl.Checkpoint(1)], ids=str)
+def test_adjoints_that_hide_products_are_refused(adjoint: Any) -> None:
+    model = cases.MODELS["gpt2"].build()
+    made = watched(model)
+    model.adjoint = adjoint
+    model(cases.words()).square().mean().backward()
+    with refused(ConfigError, "got none of block.parts.0", "adjoint=Direct()"):
+        made.step(1.0)
+
+
+@pytest.mark.spec("T6")
+def test_what_is_no_kernel_is_refused() -> None:
+    with refused(ConfigError, "embed.position.table.coefficients", "kernel=KFAC()"):
+        ByRole(KFAC()).make(cases.MODELS["gpt2"].build())
+    bare = nn.Parameter(torch.zeros(3, 2))
+    made = KFAC().make([bare])
+    bare.grad = torch.ones(3, 2)
+    with refused(ConfigError, "outside any operator", "AdamW"):
+        made.step()
+    with refused(ConfigError, "got a parameter without", "ByRole"):
+        KFAC().make([nn.Parameter(torch.zeros(3))])
+
+
+@pytest.mark.spec("T6")
+@pytest.mark.parametrize(
+    ("choices", "got", "remedy"),
+    [
+        ({"damping": 0.0}, "0.0", "damping > 0"),
+        ({"trust": -1.0}, "-1.0", "None for no bound"),
+        ({"beta": 1.0}, "beta=1.0", "0.9"),
+        ({"momentum": -0.1}, "momentum=-0.1", "0.9"),
+        ({"every": 0}, "0", "every ≥ 1"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(choices: dict[str, Any], got: str, remedy: str) -> None:
+    with refused(ConfigError, got, remedy):
+        KFAC(**choices)
+
+
+@pytest.mark.spec("T6")
+def test_kernels_alone_are_given_to_it_and_it_can_be_stored() -> None:
+    model = cases.MODELS["continuous words"].build()
+    made = watched(model)
+    names = next(part.names for part in made.parts if isinstance(part.chosen, KFAC))
+    assert set(names) == {own.name for own in about(model).values() if own.role is Role.KERNEL}
+    chosen = ByRole(AdamW(), kernel=KFAC(0.1, trust=None))
+    assert config.from_plain(config.to_plain(chosen)) == chosen
