@@ -144,6 +144,26 @@ def fixed_pair(case: Case) -> tuple[Callable[[], float], int]:
     return peers.paired(bare, run), len(depths)
 
 
+def by_hand(case: Case) -> tuple[Callable[[], float], int]:
+    """The same steps as one would write them with torch alone: what no solver can go below."""
+    field, args = case.bind(Fixed(STEPS, RK4()))
+    nodes, h = list(args[0]["inner"]["depth"]), 1 / STEPS
+    depths = [z for z in nodes for _ in range(1 if z in SPAN else 2)]
+
+    def run() -> Tensor:
+        x = case.x
+        for start, middle, end in zip(nodes[:-1:2], nodes[1::2], nodes[2::2], strict=True):
+            first = field(start, x, args)
+            second = field(middle, torch.add(x, first, alpha=h / 2), args)
+            third = field(middle, torch.add(x, second, alpha=h / 2), args)
+            fourth = field(end, torch.add(x, third, alpha=h), args)
+            x = torch.add(x, first, alpha=h / 6).add_(second, alpha=h / 3).add_(third, alpha=h / 3)
+            x = x.add_(fourth, alpha=h / 6)
+        return x
+
+    return peers.paired(peers.evaluating(lambda z, x: field(z, x, args), case.x, depths), run), len(depths)
+
+
 def adaptive_pair(case: Case, late: bool) -> tuple[Callable[[], float], int]:
     """Dopri5 with the same weights at every depth, or with weights over depth that are made on the way."""
     f, tolerance = case.frozen(), LATE if late else TOLERANCE
@@ -160,6 +180,7 @@ def overhead(size: Size, rounds: int, child: peers.Diffrax | None, missing: list
     case = Case(size)
     jobs = {
         "RK4, Continua": fixed_pair(case),
+        "RK4, a loop written by hand": by_hand(case),
         "Dopri5, Continua": adaptive_pair(case, late=False),
         "Dopri5, Continua, weights made on the way": adaptive_pair(case, late=True),
     }
@@ -358,6 +379,7 @@ def main() -> int:
     parser.add_argument(
         "--rounds", type=int, default=60, help="pairs of the small field; the medium one gets a quarter"
     )
+    parser.add_argument("--only", default="", help="the sections whose name begins so, such as overhead")
     options = parser.parse_args()
     quick, rounds = options.quick, 3 if options.quick else options.rounds
     torch.set_num_threads(1)
@@ -369,6 +391,8 @@ def main() -> int:
         child = None if "diffrax" in missing else peers.Diffrax(Path(folder))
         gc.freeze()
         for name, found in sections(quick, rounds, child, missing):
+            if not name.startswith(options.only):
+                continue
             start = time.perf_counter()
             for each in found:
                 rows.append(each)
@@ -376,7 +400,7 @@ def main() -> int:
             console.print(f"{name}: {time.perf_counter() - start:.0f} s", style="bold")
         if child is not None:
             child.close()
-    choices = list(choosing(SMALL if quick else MEDIUM, max(2, rounds // 12)))
+    choices = [] if options.only else list(choosing(SMALL if quick else MEDIUM, max(2, rounds // 12)))
     table = Table("depth engine", "median [95 % interval]", "target", "", "")
     for r in rows:
         table.add_row(r.name, r.shown, r.target, r.verdict, r.note)
@@ -388,11 +412,11 @@ def main() -> int:
     versions = {name: importlib.metadata.version(name) for name in (*peers.PEERS, "jax") if name not in missing}
     console.print(f"peers: {versions}; absent: {missing or 'none'}")
     if not quick:
-        chosen = [
-            {"adjoint": c[0], "solver": c[1], "time": str(c[2]), "saved_mb": c[3], "peak_mb": c[4]} for c in choices
-        ]
-        also = {"rounds": rounds, "peers": versions, "absent": missing, "choosing": chosen}
-        path = write("depth", rows, environment=environment(), **also)
+        also: dict[str, Any] = {"rounds": rounds, "peers": versions, "absent": missing}
+        if choices:
+            keys = ("adjoint", "solver", "time", "saved_mb", "peak_mb")
+            also["choosing"] = [dict(zip(keys, (*c[:2], str(c[2]), *c[3:]), strict=True)) for c in choices]
+        path = write("depth", rows, part=bool(options.only), environment=environment(), **also)
         console.print(f"written to {path}")
     return 0 if all(each.held is not False for each in rows) else 1
 

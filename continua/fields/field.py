@@ -194,6 +194,8 @@ class Expansion(nn.Module):
 
 def _along(values: Tensor, position: int, matrix: Tensor) -> Tensor:
     """Multiply one dimension by a matrix: one product for all the others."""
+    if position == 0 and matrix.dim() == 2 and values.dim() > 1:  # weights over depth: nothing to move around
+        return (matrix @ values.flatten(1)).view(len(matrix), *values.shape[1:])
     return torch.moveaxis(torch.tensordot(matrix, values, ([-1], [position])), 0, position)
 
 

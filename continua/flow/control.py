@@ -1,7 +1,10 @@
 """Step-size control: which steps are taken. ``Fixed`` decides before the solve, ``Adaptive`` by looking for them."""
 
+import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
 from continua.config import register
@@ -58,22 +61,26 @@ class Fixed:
     """``steps`` equal steps, exactly; node i is start + i·length/steps by one multiplication, never by adding up.
 
     ``solver`` travels along where one object says how a model steps (``model.at(z=Fixed(6, RK4()))``); ``solve``
-    itself takes the solver as its own argument.
+    itself takes the solver as its own argument. ``nested`` = n makes steps out of n equal ones: fewer by joining
+    neighbours (the last pair first), more by halving (the first one first), so that coarse nodes are fine ones too.
     """
 
     steps: int
     solver: Solver | None = None
+    nested: int | None = None
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise SolveError("a solve needs at least one step", got=self.steps, remedy="Use Fixed(n) with n ≥ 1.")
+        for count in (self.steps, 1 if self.nested is None else self.nested):
+            if count < 1:
+                raise SolveError("a solve needs at least one step", got=count, remedy="Use Fixed(n) with n ≥ 1.")
 
     def walk(self, span: tuple[float, float]) -> Iterator[tuple[float, float]]:
         """Yield (z, dz) for each step; the last one ends at span[1] exactly."""
         start, end = span
-        for i in range(self.steps):
-            z = start + (end - start) * i / self.steps
-            after = end if i + 1 == self.steps else start + (end - start) * (i + 1) / self.steps
+        parts = range(self.steps + 1) if self.nested is None else _nodes(self.steps, self.nested)
+        nodes = [start + (end - start) * i / self.steps for i in parts]
+        nodes[-1] = end
+        for z, after in itertools.pairwise(nodes):
             yield z, after - z
 
     def find(self, problem: Problem) -> Found:
@@ -82,3 +89,17 @@ class Fixed:
 
     def __str__(self) -> str:
         return f"{self.steps} steps" + (f" of {self.solver}" if self.solver is not None else "")
+
+
+@functools.lru_cache(maxsize=512)
+def _nodes(steps: int, of: int) -> tuple[float, ...]:
+    """The nodes 0, …, ``steps`` of nested steps, in units of an equal one."""
+    cells = [Fraction(1, of)] * of
+    while len(cells) > steps:  # level by level: pairs from the last to the first
+        pairs = [cells[i : i + 2] for i in range(0, len(cells), 2)]
+        apart = max(0, steps - (len(cells) + 1) // 2)  # pairs that stay apart
+        cells = [*itertools.chain(*pairs[:apart]), *(sum(pair, Fraction(0)) for pair in pairs[apart:])]
+    while len(cells) < steps:
+        halved = min(len(cells), steps - len(cells))
+        cells = [*(cell / 2 for cell in cells[:halved] for _ in range(2)), *cells[halved:]]
+    return tuple(float(node * steps) for node in itertools.accumulate(cells, initial=Fraction(0)))

@@ -296,7 +296,7 @@ def _fields(model: Transformer, chosen: Discretisation) -> list[Cost]:
     """Reading weights where they are not stored: one contraction an axis, and as much for its gradient."""
     grids: dict[str, Any] = chosen.grids(model.axes)
     span, depth = (model.axes.z.start, model.axes.z.end), chosen.z
-    where = depths(model.block.kinds, span, depth.solver, Fixed(depth.steps))
+    where = depths(model.block.kinds, span, depth.solver, depth)
     read: list[Cost] = []
     for index, (part, nodes) in enumerate(zip(model.block, where, strict=True)):
         here = {**grids, "z": depth_grid(nodes)}

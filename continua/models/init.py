@@ -11,7 +11,7 @@ from continua.axes import Grid, mass_of
 from continua.config import arguments, register
 from continua.errors import ConfigError
 from continua.fields import Expansion, Neural, Separable
-from continua.flow import Fixed, depths
+from continua.flow import depths
 from continua.models.embed import Observations, rows
 from continua.models.encoder_decoder import EncoderDecoder
 from continua.models.factored import Narrowed, Widened
@@ -128,7 +128,7 @@ def initialise(
         return model
     branches = sum(model.block.kinds) * model.native.z.steps
     span = (model.axes.z.start, model.axes.z.end)
-    where = depths(model.block.kinds, span, model.native.z.solver, Fixed(model.native.z.steps))
+    where = depths(model.block.kinds, span, model.native.z.solver, model.native.z)
     grids: dict[str, Grid] = {**model.native.grids(model.axes), "z": depth_grid(where[0])}
     _refuse_networks(model)
     for owner in model.modules():

@@ -130,6 +130,22 @@ def test_fixed_takes_exactly_its_steps_for_every_number_up_to_ten_thousand(span)
             assert z + dz == span[1]
 
 
+@pytest.mark.spec("D1")
+@pytest.mark.parametrize("native", [1, 2, 3, 4, 6, 7, 12])
+def test_nested_steps_are_native_ones_joined_or_halved(native) -> None:
+    span = (0.5, 0.5 + native)
+    before: set[float] = set()
+    for n in range(1, 4 * native):
+        walked = list(Fixed(n, nested=native).walk(span))
+        assert len(walked) == n
+        assert walked[0][0] == span[0] and walked[-1][0] + walked[-1][1] == pytest.approx(span[1], abs=1e-12)
+        nodes = {round(z, 9) for z, _ in walked}
+        assert before <= nodes, "coarse nodes are fine ones too"
+        before = nodes
+        if n == native:
+            assert walked == list(Fixed(n).walk(span))
+
+
 @pytest.mark.spec("M1")
 def test_unit_steps_are_exactly_one() -> None:
     for n in range(1, 200):
