@@ -309,7 +309,6 @@ def test_models_learn(name: str) -> None:
     """Counted and continuous, with ρ, with fields of few waves, with a network in depth."""
     torch.manual_seed(0)
     model, batch = cases.MODELS[name].build(), cases.MODELS[name].batch()
-    batch = batch.to(torch.float32) if batch.values.is_floating_point() and hasattr(batch, "to") else batch
     made = ByRole(AdamW(0.0, decay=0.0), kernel=KFAC(0.2, momentum=0.5, every=3)).make(model)
     target = torch.randn(model(batch).shape, generator=torch.Generator().manual_seed(1))
     losses = []
@@ -389,7 +388,7 @@ def _drawn() -> Plain:
     return Plain()
 
 
-@pytest.mark.spec("T6", "T11")
+@pytest.mark.spec("T6", "B8")
 def test_two_processes_walk_as_one(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parent.parent
     line = "import sys; from tests.test_kfac import work; work(int(sys.argv[1]), sys.argv[2], 2)"

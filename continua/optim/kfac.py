@@ -35,7 +35,7 @@ class KFAC:
     lr: float = 0.05
     momentum: float = 0.9
     decay: float = 0.01
-    damping: float = 1e-3
+    damping: float = 0.1
     trust: float | None = 1.0
     beta: float = 0.9
     every: int = 5
@@ -43,7 +43,7 @@ class KFAC:
 
     def __post_init__(self) -> None:
         if not self.damping > 0:
-            raise ConfigError("damping keeps inverses finite", got=self.damping, remedy="Use damping > 0, as 1e-3.")
+            raise ConfigError("damping keeps inverses finite", got=self.damping, remedy="Use damping > 0, as 0.1.")
         if self.trust is not None and not self.trust > 0:
             raise ConfigError("trust bounds a square", got=self.trust, remedy="Use trust > 0, or None for no bound.")
         if not (0 <= self.beta < 1 and 0 <= self.momentum < 1):
