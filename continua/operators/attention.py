@@ -11,13 +11,13 @@ from continua.errors import ConfigError, MaskError, ShapeError
 from continua.fields import ByBasis, Field, Nodal, Parametrisation
 from continua.fields import kernel as make_kernel
 from continua.flow.vectorfield import Bound
-from continua.operators.depth import Finish, Grids, Weight, at_depth, columns_of, local, read
+from continua.operators.depth import Finish, Grids, Weight, at_depth, local, read
 from continua.operators.kernel import Kernel, Softmax
 from continua.operators.lean import Heads, LeanAttention, merged, spread
 from continua.operators.mask import Mask
 from continua.operators.operator import Context, Operator, Recorded, weights_of
 from continua.operators.position import Position
-from continua.operators.products import linear, looked_at
+from continua.operators.products import linear
 from continua.operators.scores import Plan, check_rows, next_row, once_for_all_depths, plan
 from continua.tree import tensors
 from continua.typing import Args, Tensor
@@ -180,7 +180,6 @@ class Attention(Operator):
                 return values
             rho = self._normalised(values["density"], grids["h"]).repeat_interleave(len(grids["e"]), -1)
             rest = {name: value for name, value in values.items() if name != "density"}
-            rest |= {} if looked_at(self.o) is None else {columns_of("o"): rho.detach()}
             return {**rest, "o": values["o"] * rho[..., None, :]}
 
         return fold

@@ -88,9 +88,9 @@ def sample(
     present = {name: weight for name, weight in weights.items() if weight.field is not None}
     later = {name: w for name, w in present.items() if w.varies and (z is None or (late and not _is_stored(w, z)))}
     now = {name: w.on(grids) for name, w in present.items() if name not in later}
-    fixed = _finished({name: values for name, values in now.items() if not present[name].varies}, finish)
+    fixed = _finished(present, {name: values for name, values in now.items() if not present[name].varies}, finish)
     varying = {name: values for name, values in now.items() if present[name].varies}
-    layers = {} if z is None else _layers(z, varying if later else _finished(varying, finish))
+    layers = {} if z is None else _layers(z, varying if later else _finished(present, varying, finish))
     layers = {depth: _watched(present, grids, layer, depth) for depth, layer in layers.items()}
     args: dict[str, Any] = {"fixed": _watched(present, grids, fixed), "depth": layers}
     if not later:
@@ -101,7 +101,7 @@ def sample(
     def reader(depths: Sequence[float], args: Args) -> Args:
         block = depth_grid(tuple(depths))
         made = {name: _late(weight, bare, block, args["along"][name]) for name, weight in later.items()}
-        layers = _layers(block, _finished(made, finish))
+        layers = _layers(block, _finished(later, made, finish))
         layers = {z: {**args["depth"].get(z, {}), **_watched(later, bare, own, z)} for z, own in layers.items()}
         return {**{key: value for key, value in args.items() if key != "along"}, "depth": layers}
 
@@ -142,8 +142,22 @@ def _module(field: object) -> nn.Module:
     return field
 
 
-def _finished(values: dict[str, Tensor], finish: Finish | None) -> dict[str, Tensor]:
-    return values if finish is None or not values else finish(values)
+def _finished(weights: Mapping[str, Weight], values: dict[str, Tensor], finish: Finish | None) -> dict[str, Tensor]:
+    """The finished values; of those looked at also what ``finish`` makes of ones: the factors of rows and columns."""
+    if finish is None or not values:
+        return values
+    done = finish(values)
+    changed = [name for name in weights if name in done and done[name] is not values[name]]
+    looking = [name for name in changed if looked_at(weights[name].field) is not None]
+    if looking:
+        with torch.no_grad():
+            ones = finish({**values, **{name: torch.ones_like(values[name]) for name in looking}})
+        done = {**done, **{_factors(name): ones[name] for name in looking}}
+    return done
+
+
+def _factors(name: str) -> str:
+    return f"{name}, factors"
 
 
 def _layers(z: Grid, values: Mapping[str, Tensor]) -> dict[float, dict[str, Tensor]]:
@@ -155,11 +169,6 @@ def _layers(z: Grid, values: Mapping[str, Tensor]) -> dict[float, dict[str, Tens
     return layers
 
 
-def columns_of(name: str) -> str:
-    """Where ``finish`` leaves the factors by which it multiplied the columns of a weight that is looked at."""
-    return f"{name}, columns"
-
-
 def _watched(
     weights: Mapping[str, Weight], grids: Grids, values: dict[str, Tensor], z: float | None = None
 ) -> dict[str, Tensor]:
@@ -169,7 +178,7 @@ def _watched(
         return values
     marks = dict(values)
     for name, moments in looking.items():
-        factors = marks.pop(columns_of(name), None)
+        factors = marks.pop(_factors(name), None)
         if moments is not None:
             sizes = [len(weights[name].where(grids)[k]) for k in cast(Field, weights[name].field).letters if k != "z"]
             if math.prod(sizes) == values[name].numel():  # heads that share keys may be asked for one by one
@@ -185,10 +194,14 @@ def _watch(weight: Weight, grids: Grids, moments: Moments, z: float | None, fact
         _side(field, letters, own, weight.over)
         for letters in (field.letters[moments.leading : middle], field.letters[middle:])
     )
-    if factors is not None:
-        columns = factors if columns is None else (columns.T * factors.to(columns)).T
+    if factors is not None:  # r cᵀ, in two parts
+        rows, columns = _times(rows, factors.mean(1)), _times(columns, factors.mean(0) / factors.mean())
     share = field.coefficients.new_ones(1) if z is None else field.matrix("z", depth_grid((z,)))[0].square()
     return Watch(moments, share.detach(), rows, columns)
+
+
+def _times(side: Tensor | None, factors: Tensor) -> Tensor:
+    return factors if side is None else (side.T * factors).T
 
 
 def _side(field: Expansion, letters: Sequence[Letter], grids: Grids, over: str) -> Tensor | None:
