@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -91,8 +91,10 @@ def sample(
     fixed = _finished(present, {name: values for name, values in now.items() if not present[name].varies}, finish)
     varying = {name: values for name, values in now.items() if present[name].varies}
     layers = {} if z is None else _layers(z, varying if later else _finished(present, varying, finish))
-    layers = {depth: _watched(present, grids, layer, depth) for depth, layer in layers.items()}
-    args: dict[str, Any] = {"fixed": _watched(present, grids, fixed), "depth": layers}
+    args: dict[str, Any] = {
+        "fixed": _watched(present, grids, {None: fixed})[None],
+        "depth": _watched(present, grids, layers),
+    }
     if not later:
         return args, None
     bare = {letter: grid for letter, grid in grids.items() if letter != "z"}
@@ -102,7 +104,7 @@ def sample(
         block = depth_grid(tuple(depths))
         made = {name: _late(weight, bare, block, args["along"][name]) for name, weight in later.items()}
         layers = _layers(block, _finished(later, made, finish))
-        layers = {z: {**args["depth"].get(z, {}), **_watched(later, bare, own, z)} for z, own in layers.items()}
+        layers = {z: {**args["depth"].get(z, {}), **own} for z, own in _watched(later, bare, layers).items()}
         return {**{key: value for key, value in args.items() if key != "along"}, "depth": layers}
 
     return args, Reading(reader, sum(_bytes(weight, args["along"][name]) for name, weight in later.items()))
@@ -169,21 +171,24 @@ def _layers(z: Grid, values: Mapping[str, Tensor]) -> dict[float, dict[str, Tens
     return layers
 
 
+Where = TypeVar("Where", float, None)
+
+
 def _watched(
-    weights: Mapping[str, Weight], grids: Grids, values: dict[str, Tensor], z: float | None = None
-) -> dict[str, Tensor]:
-    """The weights of one depth, those marked whose products somebody looks at (see ``Moments``)."""
-    looking = {name: looked_at(weight.field) for name, weight in weights.items() if name in values}
-    if not any(looking.values()):
-        return values
-    marks = dict(values)
-    for name, moments in looking.items():
-        factors = marks.pop(_factors(name), None)
-        if moments is not None:
-            sizes = [len(weights[name].where(grids)[k]) for k in cast(Field, weights[name].field).letters if k != "z"]
-            if math.prod(sizes) == values[name].numel():  # heads that share keys may be asked for one by one
-                marks[name] = marked(values[name], _watch(weights[name], grids, moments, z, factors))
-    return marks
+    weights: Mapping[str, Weight], grids: Grids, layers: dict[Where, dict[str, Tensor]]
+) -> dict[Where, dict[str, Tensor]]:
+    """The weights of some depths (None: of every one), those marked whose products somebody looks at."""
+    looking = {name: moments for name, weight in weights.items() if (moments := looked_at(weight.field)) is not None}
+    if not looking:
+        return layers
+    made = {z: dict(layer) for z, layer in layers.items()}
+    for z, layer in made.items():
+        for name in looking.keys() & layer.keys():
+            factors, weight = layer.pop(_factors(name), None), weights[name]
+            sizes = [len(weight.where(grids)[k]) for k in cast(Field, weight.field).letters if k != "z"]
+            if math.prod(sizes) == layer[name].numel():  # heads that share keys may be asked for one by one
+                layer[name] = marked(layer[name], _watch(weight, grids, looking[name], z, factors))
+    return made
 
 
 def _watch(weight: Weight, grids: Grids, moments: Moments, z: float | None, factors: Tensor | None) -> Watch:
