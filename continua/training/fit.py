@@ -76,6 +76,14 @@ def _opened(run: Run | str | Path | None, about: Mapping[str, Any], world: World
     return made
 
 
+def _reseed(seed: int, device: torch.device) -> None:
+    """Seed torch's own numbers; ``manual_seed`` writes down the call stack for every kind of device that is absent."""
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
 def _created(folder: Path, about: Mapping[str, Any], world: World) -> Run:
     return Run.create(folder, about) if world.leads else Run(folder)
 
@@ -131,6 +139,7 @@ class _Loop:
             self.folder.forget_after(0)
         if training.tensorboard and self.folder is not None and self.world.leads:
             self.board = Board(self.folder.folder / "curves", self.at.step)
+        self.model.train()
         checked = getattr(self.model, "check", None)
         self.model.check = False  # a step that is not finite is passed over, not an error
         try:
@@ -190,8 +199,9 @@ class _Loop:
             got = f"{size.samples} samples"
             raise ConfigError(f"{size.parts} micro-batches need as many samples", got=got, remedy=remedy)
         mine = example.rows(slice(world.rank, None, world.size)).to(world.device)
-        torch.manual_seed(generator_for("torch", training.seed, step, world.rank).initial_seed())
-        self.model.train()
+        _reseed(generator_for("torch", training.seed, step, world.rank).initial_seed(), world.device)
+        if not self.model.training:  # after an evaluation
+            self.model.train()
         self.model.generator = self._generator("model", step)
         self.objective.generator = self._generator("objective", step)
         self.optimisers.zero_grad()
