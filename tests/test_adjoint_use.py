@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from continua.errors import SolveError
 from continua.flow import (
@@ -26,10 +27,12 @@ from continua.flow import (
     Mixed,
     Recompute,
     Reversible,
+    ReversibleHeun,
     ReversibleSolver,
     SaveAt,
     solve,
 )
+from continua.flow.recompute import LEAF, PIECES
 from tests.cases import ALL_SOLVERS, EXACT_ADJOINTS, INEXACT_ADJOINTS
 from tests.flows import BOTH, MATRICES, SPAN, START, learning, pulled, start, towards
 from tests.measure import gap, random
@@ -187,13 +190,53 @@ def test_keeping_slopes_takes_a_fraction_of_keeping_everything() -> None:
     assert taken(Mixed(6), 32) <= taken(Checkpoint(6), 32)
 
 
-@pytest.mark.spec("D4")
-def test_halving_again_and_again_takes_bytes_like_the_logarithm() -> None:
+@pytest.mark.spec("D4", "T10")
+def test_cutting_again_and_again_takes_a_few_states_a_level() -> None:
     taken(Checkpoint(8, recursive=True), 8)  # what is allocated once
-    found = [taken(Checkpoint(steps, recursive=True), steps) for steps in (8, 32, 128)]
-    first, second = found[1] - found[0], found[2] - found[1]
-    assert abs(second - first) <= 0.3 * first, "the same again for four times as many"
-    assert found[2] < 0.1 * taken(Direct(), 128)
+    few, one, two = (taken(Checkpoint(n * LEAF, recursive=True), n * LEAF) for n in (2, PIECES, 2 * PIECES))
+    state = 64 * 64 * 4 + torch.get_rng_state().numel()  # of float32, and that of the random numbers
+    assert one - few == (PIECES - 2) * state
+    assert 0 < two - one <= PIECES * state
+    assert two < 0.1 * taken(Direct(), 2 * PIECES * LEAF)
+
+
+@pytest.mark.spec("D4", "T10")
+@pytest.mark.parametrize("steps", [LEAF + 1, LEAF * PIECES - 1, LEAF * PIECES + 3])
+def test_cutting_again_and_again_gives_the_same_gradients(steps) -> None:
+    """One level, a ragged last piece, two levels; the field draws random numbers."""
+    found = []
+    for one in (Direct(), Checkpoint(steps, recursive=True), Mixed(steps - 1, recursive=True)):
+        torch.manual_seed(3)
+        x0, weights = learning(START), learning(MATRICES[0])
+        save = SaveAt(points=(0.31, 1.2))
+        path = solve(noisy, x0, SPAN, args=weights, solver=Heun(), control=Fixed(steps), adjoint=one, save=save)
+        loss = towards(path.x, path.final)
+        found.append([g for _ in range(2) for g in torch.autograd.grad(loss, [x0, weights], retain_graph=True)])
+    for other in found[1:]:
+        assert all(gap(a, b) < CLOSE for a, b in zip(other, found[0], strict=True))
+
+
+def saved(adjoint, steps: int) -> int:
+    """Bytes alive between the forward and the backward pass, beyond those alive before."""
+    weights, x0 = (0.1 * random(32, 32)).float().requires_grad_(), random(16, 32, seed=4).float().requires_grad_()
+    solver = ReversibleHeun() if isinstance(adjoint, Reversible) else Heun()
+
+    def f(z, x, a):
+        return torch.tanh(x @ a)
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        end = solve(f, x0, SPAN, args=weights, solver=solver, control=Fixed(steps), adjoint=adjoint).final
+    assert end.grad_fn is not None
+    events = [event for event in record.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return sum(event.nbytes() for event in events)
+
+
+@pytest.mark.spec("T10", "D3", "D4")
+def test_what_is_kept_between_the_passes_does_not_grow_with_the_steps() -> None:
+    for make in (lambda n: Reversible(), lambda n: Checkpoint(n, recursive=True)):
+        few, many = saved(make(4), 4), saved(make(64), 64)
+        assert few == many > 0
+    assert saved(Direct(), 64) > 8 * saved(Direct(), 4)
 
 
 # --- precision -------------------------------------------------------------------------------------------------------

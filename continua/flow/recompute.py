@@ -2,7 +2,7 @@
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,6 +13,10 @@ from continua.flow.tape import Noise, is_quiet, noise_now, replayed
 from continua.flow.vectorfield import base_of
 from continua.flow.walk import Route
 from continua.typing import Args, Tensor
+
+# recursive checkpoints: steps that are recorded at once, and pieces into which a longer segment is cut. A recorded step
+# weighs tens of states, so a few more of these cost little memory and spare walks.
+LEAF, PIECES = 4, 16
 
 
 @dataclass
@@ -64,46 +68,66 @@ class Lean:
         return _Taped(self, route, x0, args).run()
 
 
+class _Start(NamedTuple):
+    """Some steps, the state before them, and that of the random numbers where they matter."""
+
+    part: range
+    x: Any
+    noise: Noise | None
+
+
 @dataclass
 class _Checkpointed(Work):
     """Keep states between segments of steps."""
 
-    starts: list[tuple[range, Any, Noise | None]] = field(default_factory=list)
+    starts: list[_Start] = field(default_factory=list)
 
     def out(self, x0: Any, args: Args) -> list[Any]:
-        x, kept = x0, []
-        quiet = is_quiet(base_of(self.route.field))
-        for part in self.adjoint.segments(self.route):
-            self.starts.append((part, x, None if quiet else noise_now()))
+        _, kept = self._walk(x0, args, self.adjoint.segments(self.route), self.starts)
+        return kept
+
+    def _walk(self, x: Any, args: Args, parts: list[range], starts: list[_Start]) -> tuple[Any, list[Any]]:
+        """Take some steps, noting where each part starts."""
+        kept, quiet = [], is_quiet(base_of(self.route.field))
+        for part in parts:
+            starts.append(_Start(part, x, None if quiet else noise_now()))
             x, more = self.route.go(x, args, part)
             kept += more
-        return kept
+        return x, kept
 
     def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
         journey = self.journey(args, self.adjoint.gemms, self.adjoint.clip)
-        to_carried, end = None, len(to_kept)
-        for part, x, noise in reversed(self.starts):
+        return self._back(journey, [*self.starts], None, to_kept), journey.sink
+
+    def _back(self, journey: Journey, starts: list[_Start], to_carried: Any, to_kept: list[Any]) -> Any:
+        """Part after part, the last one first; a state is let go with its part."""
+        end = len(to_kept)
+        while starts:
+            part, x, noise = starts.pop()
             start = end - counts(self.route, part)
             with replayed(noise):
                 to_carried = self._segment(journey, part, x, to_carried, to_kept[start:end])
             end = start
-        return to_carried, journey.sink
+        return to_carried
 
     def _segment(self, journey: Journey, part: range, x: Any, to_carried: Any, to_kept: list[Any]) -> Any:
-        """Record and pull, or halve: the second half first, from a state that is walked to anew."""
-        if not self.adjoint.recursive or len(part) <= 1:
+        """Record and pull, or cut once more: walk to the start of the last piece, noting the others on the way."""
+        if not self.adjoint.recursive or len(part) <= LEAF:
             with torch.no_grad():
                 _, _, legs = journey.record(x, journey.args, part)
             return back_along(journey, legs, to_carried, to_kept)
-        middle = (part.start + part.stop) // 2
-        first, second = range(part.start, middle), range(middle, part.stop)
-        before = noise_now()
+        *most, last = _cut(part)
+        starts: list[_Start] = []
         with torch.no_grad():
-            halfway, _ = self.route.go(x, journey.args, first)
-        cut = counts(self.route, first)
-        to_carried = self._segment(journey, second, halfway, to_carried, to_kept[cut:])
-        with replayed(before):
-            return self._segment(journey, first, x, to_carried, to_kept[:cut])
+            x, _ = self._walk(x, journey.args, most, starts)
+        starts.append(_Start(last, x, None))  # its random numbers are those that come next
+        return self._back(journey, starts, to_carried, to_kept)
+
+
+def _cut(part: range) -> list[range]:
+    """At most ``PIECES`` of equal length, a multiple of ``LEAF``."""
+    size = LEAF * -(-len(part) // (LEAF * PIECES))
+    return [range(i, min(i + size, part.stop)) for i in range(part.start, part.stop, size)]
 
 
 @register
@@ -112,8 +136,9 @@ class Checkpoint:
     """Keep the state after every ``every`` steps (a whole number) or Δz (a fraction), and walk the steps between again.
 
     Memory is that of the kept states and of one segment, so O(√L) with every = √L, for one more forward pass
-    (Griewank 1992; Chen et al. 2016). ``recursive`` halves each segment again and again: O(log) states, for a forward
-    pass a level. ``clip``: see ``Direct``.
+    (Griewank 1992; Chen et al. 2016). ``recursive`` cuts a segment into 16 pieces, and these again, down to 4 steps:
+    less than 16 states a level are alive, for a forward pass a level; 64 steps have one, 1024 have two.
+    ``clip``: see ``Direct``.
     """
 
     every: int | float
