@@ -211,12 +211,19 @@ def row(name: str, got: Estimate, **rest: Any) -> Row:
     return Row(name, got.median, got.low, got.high, **rest)
 
 
-def write(name: str, rows: Sequence[Row], **rest: Any) -> Path:
-    """Write ``results/<name>.json``: rows with verdicts, whatever else was measured, and where."""
+def write(name: str, rows: Sequence[Row], part: bool = False, **rest: Any) -> Path:
+    """Write ``results/<name>.json``: rows with verdicts, whatever else was measured, and where.
+
+    A ``part`` replaces its own rows and leaves the others as they were.
+    """
     RESULTS.mkdir(exist_ok=True)
     lines = [{key: _rounded(value) for key, value in asdict(r).items()} | {"verdict": r.verdict} for r in rows]
     path = RESULTS / f"{name}.json"
     content = {"benchmark": name, "rows": lines, **rest}
+    if part and path.is_file():
+        before, new = json.loads(path.read_text(encoding="utf-8")), {line["name"]: line for line in lines}
+        content["rows"] = [new.pop(line["name"], line) for line in before["rows"]] + list(new.values())
+        content = {**before, **content}
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
 
