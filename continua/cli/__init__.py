@@ -60,11 +60,14 @@ def inspect(
 
 @app.command()
 def fit(
-    recipe: Annotated[str, typer.Argument(help="A shipped recipe (text), or FILE.py:FUNCTION.")] = "",
+    recipe: Annotated[str, typer.Argument(help="A shipped recipe (text, cheatsheet), or FILE.py:FUNCTION.")] = "",
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting, for example --set steps=500. May be repeated.")
     ] = None,
-    text: Annotated[Path | None, typer.Option(help="Train on this text file (recipe text).")] = None,
+    text: Annotated[Path | None, typer.Option(help="Train on this text file (recipes text and cheatsheet).")] = None,
+    at: Annotated[
+        str, typer.Option(help="Compute the loss on these sizes instead of the native ones, for example d=64,z=3.")
+    ] = "",
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -76,7 +79,7 @@ def fit(
     """Train a recipe, or go on with a run. It can be stopped at any moment and resumed with nothing lost."""
     from continua.cli.fit import run as go
 
-    go(recipe, change or [], text, folder, resume)
+    go(recipe, change or [], text, at, folder, resume)
 
 
 @app.command()

@@ -5,15 +5,18 @@ from pathlib import Path
 
 from rich.console import Console
 
+from continua.cli.inspect import parse_at
 from continua.errors import ConfigError
 from continua.recipes import SHIPPED, parse, resume, start
 
 
-def run(recipe: str, changes: list[str], text: Path | None, folder: Path | None, again: Path | None) -> None:
+def run(recipe: str, changes: list[str], text: Path | None, wish: str, folder: Path | None, again: Path | None) -> None:
     """Start or resume, and say what to do next."""
     console, settings = Console(), parse(changes)
     if text is not None:
         settings["text"] = str(text.absolute())
+    if wish:
+        settings["at"] = parse_at(wish)
     if again is not None:
         fitted = resume(again, settings)
     elif not recipe:

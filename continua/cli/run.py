@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from continua.errors import ContinuaError
-from continua.recipes import build
+from continua.recipes import build, changes_of
 from continua.tasks import Text
 from continua.training import Run
 
@@ -38,7 +38,7 @@ def show(console: Console, run: Run, model: Any) -> None:
 
 def _drift(console: Console, run: Run, model: Any) -> None:
     """The held-out loss at the native size and at halves of it, by the first windows of the held-out text."""
-    task = build(run.about["recipe"], run.about["changes"]).task
+    task = build(run.about["recipe"], changes_of(run)).task
     if not isinstance(task, Text):
         return
     task = replace(task, limit=WINDOWS)

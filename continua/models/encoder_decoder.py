@@ -62,6 +62,10 @@ class EncoderDecoder(nn.Module):
         """Return the answer, the decoder's path (its running cost is the decoder's) and its token grid."""
         return self.decoder.run(batch, at, self.beside(batch, at), keep, cost)
 
+    def velocity(self, batch: Batch, z: float, x: Tensor, at: Discretisation | None = None) -> Tensor:
+        """Return the decoder's F(z, x); the source is encoded for it."""
+        return self.decoder.velocity(batch, z, x, at, self.beside(batch, at))
+
     def beside(self, batch: Batch, at: Discretisation | None = None) -> Context:
         """Encode the source: what the decoder looks at."""
         if batch.source is None:

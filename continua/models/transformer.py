@@ -26,7 +26,7 @@ from continua.flow import (
     depths,
     solve,
 )
-from continua.flow.vectorfield import Cost
+from continua.flow.vectorfield import Cost, read_at
 from continua.models.batch import Batch, place
 from continua.models.build import continuous_parts
 from continua.models.generate import generate
@@ -108,11 +108,8 @@ class Transformer(nn.Module):
         ``cost`` makes a running cost from the grids of t and d; its integral is the path's.
         """
         chosen = self.settle(at)
-        like = next(self.parameters())
-        batch, lay = Batch.of(batch), getattr(self.embed, "lay", None)  # images are cut into tokens first
-        batch, t = place(batch if lay is None else lay(batch), self.axes.t, chosen.t, like)  # type: ignore[arg-type]
-        grids: dict[str, Grid] = {**chosen.grids(self.axes), "t": t}
-        context = context or Context()
+        batch, grids = self._laid(batch, chosen)
+        t, context = grids["t"], context or Context()
         if context.state is not None and len(context.state) != len(batch.values):  # type: ignore[arg-type]
             got, remedy = f"{len(context.state)} of the source", "Give every sample its own source."
             raise ShapeError(f"the batch has {len(batch.values)} samples", got=got, remedy=remedy)  # type: ignore[arg-type]
@@ -145,6 +142,30 @@ class Transformer(nn.Module):
         if self.readout is not None:
             return self.readout(path.final, grids, table), path, t
         return path.final.masked_fill(~t.observed[..., None], 0.0) if t.has_gaps else path.final, path, t
+
+    def _laid(self, batch: Batch | Tensor, chosen: Discretisation) -> tuple[Batch, dict[str, Grid]]:
+        """The batch as tokens, and the grids of all axes but depth."""
+        batch, lay = Batch.of(batch), getattr(self.embed, "lay", None)  # images are cut into tokens first
+        like = next(self.parameters())
+        batch, t = place(batch if lay is None else lay(batch), self.axes.t, chosen.t, like)  # type: ignore[arg-type]
+        return batch, {**chosen.grids(self.axes), "t": t}
+
+    def velocity(
+        self,
+        batch: Batch | Tensor,
+        z: float,
+        x: Tensor,
+        at: Discretisation | None = None,
+        context: Context | None = None,
+    ) -> Tensor:
+        """Return F(z, x), the sum of the flows at one depth of a batch's path; the weights of that depth are read."""
+        batch, grids = self._laid(batch, self.settle(at))
+        context = replace(context or Context(), generator=self.generator)
+        if batch.pairs is not None:
+            context = replace(context, pairs=batch.pairs)
+        field, args = self.bind(grids, Adaptive(), context)
+        value: Tensor = field(z, x, read_at(field, [(z,)] * len(field.parts), args))
+        return value
 
     def bind(self, grids: Grids, depth: Fixed | Adaptive, context: Context | None = None) -> tuple[Sum, list[Args]]:
         """Read every weight field once, at the depths where each part will be asked.

@@ -117,11 +117,17 @@ def _about(name: str, changes: Mapping[str, Any], bundle: Bundle) -> dict[str, A
     """What a run says of itself; with this it is built again."""
     return {
         "recipe": name,
-        "changes": dict(changes),
+        "changes": to_plain(changes),
         "training": to_plain(bundle.training),
         "tokens": None if bundle.tokens is None else to_plain(bundle.tokens),
         **bundle.about,
     }
+
+
+def changes_of(run: Run) -> dict[str, Any]:
+    """The settings that a run was given, as objects."""
+    made: dict[str, Any] = from_plain(run.about["changes"])
+    return made
 
 
 def resume(folder: str | Path, changes: Mapping[str, Any] | None = None) -> Fitted:
@@ -130,7 +136,7 @@ def resume(folder: str | Path, changes: Mapping[str, Any] | None = None) -> Fitt
     if "recipe" not in run.about:
         remedy = "Go on from Python: fit(model, task, run=Run.open(folder), …)."
         raise ConfigError("this run was not made by a recipe", got=run.folder, remedy=remedy)
-    changed = {**run.about["changes"], **(changes or {})}
+    changed = {**changes_of(run), **(changes or {})}
     bundle = build(run.about["recipe"], changed)
     about = _about(run.about["recipe"], changed, bundle)
     for key in ("tokens", *bundle.about):

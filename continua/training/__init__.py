@@ -1,5 +1,6 @@
 """Training: objectives, penalties, the loop, and runs that cannot be lost."""
 
+from continua.training.discretisations import Always, Discretisations
 from continua.training.fit import Fitted, fit
 from continua.training.hamiltonian import HamiltonianPath, hamiltonian
 from continua.training.objective import Objective, Whole
@@ -9,6 +10,7 @@ from continua.training.penalty import (
     KineticEnergy,
     Penalties,
     Penalty,
+    Sampled,
     Smoothness,
     SpectralNorm,
     SquaredWeights,
@@ -18,7 +20,9 @@ from continua.training.settings import Training
 from continua.training.watch import Bar, Progress
 
 __all__ = [
+    "Always",
     "Bar",
+    "Discretisations",
     "Fitted",
     "HamiltonianPath",
     "HeadEntropy",
@@ -29,6 +33,7 @@ __all__ = [
     "Penalty",
     "Progress",
     "Run",
+    "Sampled",
     "Smoothness",
     "SpectralNorm",
     "SquaredWeights",

@@ -18,6 +18,7 @@ from continua.optim import ByRole, Cosine, Optimisers, Schedule, clip
 from continua.tasks import Example, Score, Task, generator_for
 from continua.training import checkpoint
 from continua.training.board import Board
+from continua.training.discretisations import Always, discretisations
 from continua.training.distributed import World, gathered, joined, quiet, spread, whole, wrapped
 from continua.training.interrupt import Interrupt
 from continua.training.objective import Objective, Whole
@@ -132,6 +133,8 @@ class _Loop:
         if training.adjoint is not None:
             self.model.adjoint = training.adjoint
         self.schedule, self.watch = schedule, watch or Bar()
+        self.where = discretisations(training.at)
+        self.measured = self.model.at(self.where.discretisation) if isinstance(self.where, Always) else self.model
         objective = Objective(self.model, self.task, as_penalties(penalties))
         self.module = wrapped(objective, self.world, training.sharded)
         self.objective, self.optimisers = objective, optimiser.make(self.model)
@@ -204,6 +207,8 @@ class _Loop:
             self.model.train()
         self.model.generator = self._generator("model", step)
         self.objective.generator = self._generator("objective", step)
+        if self.where is not None:
+            self.objective.places = self.where.draw(step, generator_for("at", training.seed, step))
         self.optimisers.zero_grad()
         totals: dict[str, torch.Tensor] = {}
         for i in range(parts):
@@ -255,7 +260,7 @@ class _Loop:
     def _evaluate(self) -> Score:
         self.model.eval()
         with self._autocast(), gathered(self.module):
-            return self.task.evaluate(self.model)
+            return self.task.evaluate(self.measured)
 
     def _log(self, line: dict[str, Any]) -> None:
         self.history.append(line)

@@ -79,9 +79,10 @@ def hamiltonian(model: nn.Module, goal: Objective | Task, example: Example) -> H
     dJ/dθ = Σ_i ∂⟨a_{i+1}, X_{i+1}⟩/∂θ + ∂c_{i+1}/∂θ + what the ends add. The steps are kept, so memory grows with them.
     """
     given = goal if isinstance(goal, Objective) else Objective(model, goal)
-    plain = any(term.twice for term in given.penalties.running_terms)  # fused attention has no second derivative
+    penalties = given.penalties.integrated
+    plain = any(term.twice for term in penalties.running_terms)  # fused attention has no second derivative
     with _watched(model) as (watched, watch), sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
-        objective = Objective(watched, given.task, given.penalties)
+        objective = Objective(watched, given.task, penalties)
         objective.generator = given.generator
         value, _ = objective(example, Whole.of(example))
         back = _Back(watch.walks[0], {name: p for name, p in model.named_parameters() if p.requires_grad})

@@ -1,5 +1,6 @@
 """J(θ) = mean loss + ∫ running costs + penalties of the weights."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -8,9 +9,10 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from continua.axes import Grid
+from continua.axes import Discretisation, Grid
+from continua.flow import SaveAt
 from continua.tasks import Example, Task
-from continua.training.penalty import Cost, Penalties, Seen
+from continua.training.penalty import Cost, Penalties, Penalty, Seen
 from continua.typing import Tensor
 
 
@@ -29,30 +31,68 @@ class Whole:
 
 
 class Objective(nn.Module):
-    """The objective of a model on a task: one module, so that data-parallel wrappers see one forward."""
+    """The objective of a model on a task: one module, so that data-parallel wrappers see one forward.
+
+    ``places`` are the discretisations it is computed on, with their weights; None is the native one.
+    """
 
     def __init__(self, model: nn.Module, task: Task, penalties: Penalties = Penalties()) -> None:  # noqa: B008
         super().__init__()
         self.model, self.task, self.penalties = model, task, penalties
         self.generator: torch.Generator | None = None
+        self.places: Sequence[tuple[Discretisation | None, float]] = ((None, 1.0),)
 
     def forward(self, example: Example, whole: Whole) -> tuple[Tensor, dict[str, Tensor]]:
-        """This part's share of J, and its terms: the shares of all parts add up to J."""
-        model: Any = self.model
-        running = self.penalties.running_terms
-        # fused attention has no second derivative
-        plain = sdpa_kernel(SDPBackend.MATH) if any(term.twice for term in running) else nullcontext()
-        with plain:
-            answer, path, _ = model.run(example.batch, cost=self._cost if running else None)
-        terms = {"loss": self.task.loss(answer, example) / whole.count}
-        if path.cost is not None:
-            terms["running"] = path.cost.sum() / whole.samples
+        """This part's share of J, and its terms: the shares of all parts add up to J.
+
+        Where steps are searched for, ``evaluations`` of the field are told beside the terms, a mean over the parts.
+        """
+        terms: dict[str, Tensor] = {}
+        searched = 0
+        for at, weight in self.places:
+            found, evaluations = self._on(at, example, whole)
+            searched += evaluations
+            for name, value in found.items():
+                terms[name] = weight * value + terms.get(name, 0.0)
         for term in self.penalties:
-            value = term.of_weights(model)
-            if value is not None:
-                terms[type(term).__name__] = term.weight * value / whole.parts
-        return torch.stack(list(terms.values())).sum(), {name: value.detach() for name, value in terms.items()}
+            of_weights = term.of_weights(self.model)
+            if of_weights is not None:
+                terms[type(term).__name__] = term.weight * of_weights / whole.parts
+        told = {name: value.detach() for name, value in terms.items()}
+        if searched:
+            told["evaluations"] = torch.tensor(searched / whole.parts, device=terms["loss"].device)
+        return torch.stack(list(terms.values())).sum(), told
+
+    def _on(self, at: Discretisation | None, example: Example, whole: Whole) -> tuple[dict[str, Tensor], int]:
+        """Loss and running costs on one discretisation, and the evaluations where steps were searched for."""
+        model: Any = self.model
+        running, sampled = self.penalties.running_terms, self.penalties.sampled_terms
+        options: dict[str, Any] = {} if at is None else {"at": at}
+        if sampled:
+            options["keep"] = SaveAt(every=1)
+        with _plain(running):
+            answer, path, t = model.run(example.batch, cost=self._cost if running else None, **options)
+        terms = {"loss": self.task.loss(answer, example) / whole.count}
+        costs = [] if path.cost is None else [path.cost]
+        if sampled:
+            seen = self._seen(t, model.settle(at).grids(model.axes)["d"])
+            with _plain(sampled):
+                costs += [
+                    term.weight * term.along(path, lambda z, x: model.velocity(example.batch, z, x, at), seen)
+                    for term in sampled
+                ]
+        if costs:
+            terms["running"] = sum(cost.sum() for cost in costs) / whole.samples
+        return terms, path.stats["evaluations"] if "accepted" in path.stats else 0
 
     def _cost(self, t: Grid, d: Grid) -> Cost | None:
+        return self.penalties.cost(self._seen(t, d))
+
+    def _seen(self, t: Grid, d: Grid) -> Seen:
         share = None if d.is_uniform else d.weights / d.mass
-        return self.penalties.cost(Seen(t.observed if t.has_gaps else None, share, self.generator))
+        return Seen(t.observed if t.has_gaps else None, share, self.generator)
+
+
+def _plain(terms: Sequence[Penalty]) -> Any:
+    """Fused attention has no second derivative."""
+    return sdpa_kernel(SDPBackend.MATH) if any(term.twice for term in terms) else nullcontext()

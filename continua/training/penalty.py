@@ -1,6 +1,6 @@
 """Penalties: functionals of path or weights that add and scale, ``1e-3 * KineticEnergy() + HeadEntropy()``."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ from continua.axes import Grid
 from continua.config import register
 from continua.errors import ConfigError
 from continua.fields import Expansion
-from continua.flow import Fixed, depths
+from continua.flow import Fixed, Trajectory, depths
 from continua.operators import Attention, depth_grid
 from continua.typing import Args, Tensor
 
@@ -73,6 +73,16 @@ class Penalties:
     def running_terms(self) -> tuple[Penalty, ...]:
         """Those that are integrated along depth."""
         return tuple(term for term in self.terms if type(term).running is not Penalty.running)
+
+    @property
+    def sampled_terms(self) -> "tuple[Sampled, ...]":
+        """Those of the path that are looked at outside of the solve."""
+        return tuple(term for term in self.terms if isinstance(term, Sampled))
+
+    @property
+    def integrated(self) -> "Penalties":
+        """The same with every sampled integral taken along the whole path."""
+        return Penalties(tuple(t.weight * t.term if isinstance(t, Sampled) else t for t in self.terms))
 
     def cost(self, seen: Seen) -> "Cost | None":
         """The running cost of all terms together, for ``solve``."""
@@ -167,6 +177,46 @@ class SpectralNorm(Penalty):
 def _unit(u: Tensor) -> Tensor:
     norm = u.flatten(1).norm(dim=1).clamp_min(torch.finfo(u.dtype).tiny)
     return u / norm.view(-1, *[1] * (u.dim() - 1))
+
+
+@register
+@dataclass(frozen=True)
+class Sampled(Penalty):
+    """∫ R dz of a running ``term`` by its values at ``count`` random nodes of the path, outside of the solve.
+
+    Node i is drawn with the weight of the trapezoidal rule, so its expectation is that rule's sum. The solve does not
+    know of it: whatever adjoint was chosen stays in use, where a term that takes derivatives itself would make every
+    evaluation of the solve keep its whole graph; and the term is computed ``count`` times, not once an evaluation.
+    """
+
+    term: Penalty
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if type(self.term).running is Penalty.running:
+            remedy = "Give it as it is; only running costs are sampled, for instance Sampled(SpectralNorm())."
+            raise ConfigError("this penalty is none of the path", got=self.term, remedy=remedy)
+        if self.count < 1:
+            raise ConfigError("a sample has at least one node", got=self.count, remedy="Use count ≥ 1.")
+
+    @property
+    def twice(self) -> bool:  # type: ignore[override]
+        """Whether the term takes derivatives itself."""
+        return self.term.twice
+
+    def along(self, path: Trajectory, velocity: Callable[[float, Tensor], Tensor], seen: Seen) -> Tensor:
+        """The estimate for each sample of a path that was kept at its steps."""
+        gaps = torch.tensor(path.z, dtype=torch.float64).diff()
+        ends = torch.cat([gaps[:1] / 2, (gaps[1:] + gaps[:-1]) / 2, gaps[-1:] / 2]).cumsum(0)
+        device = None if seen.generator is None else seen.generator.device
+        drawn = torch.rand(self.count, generator=seen.generator, dtype=torch.float64, device=device).cpu()
+        strata = (torch.arange(self.count) + drawn) / self.count * ends[-1]
+        total = path.final.new_zeros(len(path.final))
+        for i in torch.searchsorted(ends, strata, right=True).clamp_max(len(ends) - 1).tolist():
+            x = path.x[i] if path.x[i].requires_grad else path.x[i].detach().requires_grad_()
+            value = self.term.running(path.z[i], x, velocity(path.z[i], x), seen)
+            total = total if value is None else total + self.term.weight * value
+        return float(ends[-1]) / self.count * total
 
 
 @register

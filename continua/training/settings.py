@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 
+from continua.axes import Discretisation
 from continua.config import register
 from continua.errors import ConfigError, nearest
 from continua.flow import Adjoint
+from continua.training.discretisations import Discretisations, discretisations
 
 PRECISIONS = {"float32": None, "float64": None, "bfloat16": torch.bfloat16}
 
@@ -21,8 +23,11 @@ class Training:
     and the weights in full, "float64" makes the weights double, "float32" takes the model as it is. Every
     ``evaluate_every`` steps the held-out data are measured, every ``save_every`` steps a checkpoint is written.
     ``patience`` ends the run after so many evaluations without a better one. ``adjoint`` says how gradients are
-    computed. ``sharded`` shards weights among processes instead of copying them. ``tensorboard`` draws the history as
-    curves too, into the run's folder ``curves``.
+    computed. ``at`` is the discretisation on which the loss, its running costs and held-out data are computed, a
+    tolerance instead of steps among them (None: the native one); one that is drawn anew at every step
+    (``Discretisations``) serves the loss alone, and held-out data are measured on the native one. ``sharded`` shards
+    weights among processes instead of copying them. ``tensorboard`` draws the history as curves too, into the run's
+    folder ``curves``.
     """
 
     steps: int = 2000
@@ -34,6 +39,7 @@ class Training:
     save_every: int = 50
     patience: int | None = None
     adjoint: Adjoint | None = None
+    at: Discretisation | Discretisations | None = None
     sharded: bool = False
     tensorboard: bool = False
 
@@ -41,6 +47,7 @@ class Training:
         for name in ("steps", "accumulate", "evaluate_every", "save_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} counts from one", got=getattr(self, name), remedy=f"Use {name} ≥ 1.")
+        discretisations(self.at)  # refuses what is none
         if self.precision not in PRECISIONS:
             remedy = nearest(self.precision, list(PRECISIONS))
             raise ConfigError("this precision is not known", got=self.precision, remedy=remedy)
