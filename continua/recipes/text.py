@@ -1,6 +1,7 @@
 """Text: a character or byte-pair language model, continuous or discrete."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -39,19 +40,29 @@ class TextSettings:
 @shipped
 def text(settings: TextSettings) -> Bundle:
     """A language model on a text."""
-    corpus = python_source() if settings.text is None else from_file(settings.text)
-    whole = corpus.train + corpus.validation
-    tokens = BytePairs.of(corpus.train, settings.pairs) if settings.pairs else Characters.of(whole)
-    task = Text(corpus, tokens, settings.context, settings.batch)
+    task = task_of(settings.text, settings.pairs, settings.context, settings.batch)
     return Bundle(
-        model=model_of(settings, tokens.size),
+        model=model_of(settings, task.tokens.size),
         task=task,
         optimiser=ByRole(AdamW(settings.lr, decay=settings.decay)),
         schedule=Cosine(),
         training=Training(),
-        tokens=tokens,
-        about={"corpus": {"name": corpus.name, "sha256": corpus.sha256}},
+        tokens=task.tokens,
+        about=about(task),
     )
+
+
+def task_of(text: str | None, pairs: int, context: int, batch: int) -> Text:
+    """The next token of a file, or of Python's own source."""
+    corpus = python_source() if text is None else from_file(text)
+    whole = corpus.train + corpus.validation
+    tokens = BytePairs.of(corpus.train, pairs) if pairs else Characters.of(whole)
+    return Text(corpus, tokens, context, batch)
+
+
+def about(task: Text) -> dict[str, Any]:
+    """What a run of text says of it."""
+    return {"corpus": {"name": task.corpus.name, "sha256": task.corpus.sha256}}
 
 
 def model_of(settings: TextSettings, vocabulary: int) -> Transformer:
