@@ -3,9 +3,9 @@
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from continua.axes.axis import WIDTHS, Axes, Points
+from continua.axes.axis import WIDTHS, Axes, Axis, Points
 from continua.axes.grid import Grid
-from continua.axes.rules import Counting, Rule, default_rule, grid_on
+from continua.axes.rules import Counting, Nested, Rule, default_rule, grid_on
 from continua.config import register
 from continua.errors import ConfigError, GridError, nearest
 from continua.typing import Letter
@@ -38,10 +38,10 @@ class Discretisation:
         for letter in ("t", *WIDTHS):
             wish = getattr(self, letter)
             wish = getattr(native, letter) if wish is None else wish
-            settled[letter] = default_rule(axes[letter], wish) if isinstance(wish, int) else wish
+            settled[letter] = _usual(axes[letter], getattr(native, letter), wish) if isinstance(wish, int) else wish
         if self.d is not None and self.m is None:
             scaled = round(native.m.n * settled["d"].n / native.d.n)  # type: ignore[union-attr]
-            settled["m"] = native.m if settled["d"] == native.d else default_rule(axes.m, max(1, scaled))
+            settled["m"] = native.m if settled["d"] == native.d else _usual(axes.m, native.m, max(1, scaled))
         return Discretisation(**settled, z=native.z if self.z is None else self.z)
 
     def grids(self, axes: Axes) -> dict[Letter, Grid]:
@@ -86,6 +86,11 @@ def at(**sizes: Any) -> Discretisation:
         if isinstance(size, int) and size < 1:
             raise GridError(f"{letter} needs at least one node", got=size, remedy=f"Write at({letter}=n) with n ≥ 1.")
     return Discretisation(**sizes)
+
+
+def _usual(axis: Axis, native: Any, n: int) -> Rule:
+    """What a bare number means: nested nodes where the native ones are, else the axis' own rule."""
+    return Nested(n) if isinstance(native, Nested) else default_rule(axis, n)
 
 
 def _known(sizes: dict[str, Any]) -> None:

@@ -46,7 +46,9 @@ def demo(
 @app.command()
 def inspect(
     path: Annotated[Path, typer.Argument(help="A run, or a folder written by model.save() or by Hugging Face.")],
-    at: Annotated[str, typer.Option(help="Another discretisation, for example d=64,h=2,z=3.")] = "",
+    at: Annotated[
+        str, typer.Option(help="Another size, for example d=64,h=2,z=3; of a run also a budget such as latency=5ms.")
+    ] = "",
     attention: Annotated[
         str | None, typer.Option(help="A text: show what every attention head does with it, and draw it.")
     ] = None,
@@ -83,10 +85,27 @@ def fit(
 
 
 @app.command()
+def pareto(
+    run: Annotated[Path, typer.Argument(help="A run of an elastic recipe (any run will do).")],
+    size: Annotated[
+        list[str] | None, typer.Option(help="A size such as d=64,h=2,z=3. May be repeated; the usual grid if left out.")
+    ] = None,
+    windows: Annotated[int, typer.Option(help="How many held-out windows to read for each size; 0 reads all.")] = 64,
+    out: Annotated[Path | None, typer.Option(help="Where the picture goes. By default RUN/pareto.png.")] = None,
+) -> None:
+    """Measure one checkpoint at many sizes: loss, time, FLOPs, memory, and which sizes nothing beats."""
+    from continua.cli.pareto import run as go
+
+    go(run, size or [], windows, out)
+
+
+@app.command()
 def generate(
     run: Annotated[Path, typer.Argument(help="A run of text.")],
     prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "\n",
-    at: Annotated[str, typer.Option(help="Another discretisation, for example d=64,z=3.")] = "",
+    at: Annotated[
+        str, typer.Option(help="Another size, for example d=64,z=3; or a budget: latency=5ms, flops=20M, memory=2MB.")
+    ] = "",
     tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 200,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.8,
     seed: Annotated[int, typer.Option(help="The same seed writes the same text.")] = 0,

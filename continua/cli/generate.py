@@ -4,8 +4,9 @@ from pathlib import Path
 
 import torch
 import typer
+from rich.console import Console
 
-from continua.cli.inspect import parse_at
+from continua.cli.pareto import sizes_for
 from continua.errors import ConfigError
 from continua.models import Greedy, Sample
 from continua.recipes import tokens_of
@@ -23,7 +24,7 @@ def run(path: Path, prompt: str, wish: str, count: int, temperature: float, seed
         raise ConfigError("a prompt needs at least one token", got=repr(prompt), remedy="Give --prompt TEXT.")
     sampling = Greedy() if temperature == 0 else Sample(temperature)
     generator = torch.Generator().manual_seed(seed)
-    view = model.at(parse_at(wish))
+    view = model.at(sizes_for(Console(stderr=True), path, wish))
     room = getattr(getattr(model.embed, "position", None), "count", None)
     while count > 0:  # behind the end of its positions a model goes on from the second half of what it sees
         seen = ids if room is None or ids.shape[1] + count - 1 <= room else ids[:, -max(1, room // 2) :]

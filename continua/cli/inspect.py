@@ -22,16 +22,29 @@ def run(path: Path, wish: str, text: str | None = None, out: Path = Path("runs/a
     console = Console()
     opened = Run.open(path) if (path / "run.json").is_file() else None
     model = _open(path) if opened is None else opened.model()
+    at = parse_at(wish) if opened is None else _asked(console, path, wish)
     if text is not None:
         from continua.cli.attention import run as look
 
-        look(console, model, path, text, parse_at(wish), out)
+        look(console, model, path, text, at, out)
         return
     sides = [("encoder", model.encoder), ("decoder", model.decoder)] if isinstance(model, EncoderDecoder) else []
     for name, side in sides or [("", model)]:
-        _describe(console, name, side, parse_at(wish))
-    if opened is not None:
+        _describe(console, name, side, at)
+    if opened is not None and wish:
+        from continua.cli.pareto import WINDOWS, measure
+        from continua.cli.pareto import show as table
+
+        table(console, measure(console, opened, [model.native, at], WINDOWS))
+    elif opened is not None:
         show(console, opened, model)
+
+
+def _asked(console: Console, path: Path, wish: str) -> Discretisation:
+    """A size, or the best one within a budget."""
+    from continua.cli.pareto import sizes_for
+
+    return sizes_for(console, path, wish)
 
 
 def parse_at(text: str) -> Discretisation:

@@ -57,10 +57,14 @@ def kernel(weights: Parametrisation, letters: str, inputs: str, gain: float = 1.
 @register
 @dataclass(frozen=True)
 class ByBasis:
-    """Every weight is an ``Expansion`` with the same basis along each letter; no basis for ``z``: autonomous."""
+    """Every weight is an ``Expansion`` with the same basis along each letter; no basis for ``z``: autonomous.
+
+    ``calibrated`` operators learn, beside their weights, how these change with the size (``operators.Calibration``).
+    """
 
     axes: Axes
     bases: Mapping[Letter, Basis]
+    calibrated: bool = False
 
     def __post_init__(self) -> None:
         missing = [letter for letter in "dhem" if letter not in self.bases]

@@ -2,6 +2,7 @@
 
 from continua.lab.attention import AttentionMap, attention_maps, attribution, entropy, mean_entropy, rollout
 from continua.lab.complexity import Complexity, Cost, predict
+from continua.lab.pareto import Pareto, Point, pareto, size_grid
 from continua.lab.patterns import PATTERNS, Head, head_table, pattern_scores
 from continua.lab.plots import plot_attention, plot_entropy, plot_patterns, plot_rollout
 
@@ -11,11 +12,14 @@ __all__ = [
     "Complexity",
     "Cost",
     "Head",
+    "Pareto",
+    "Point",
     "attention_maps",
     "attribution",
     "entropy",
     "head_table",
     "mean_entropy",
+    "pareto",
     "pattern_scores",
     "plot_attention",
     "plot_entropy",
@@ -23,4 +27,5 @@ __all__ = [
     "plot_rollout",
     "predict",
     "rollout",
+    "size_grid",
 ]

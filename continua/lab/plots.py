@@ -19,7 +19,7 @@ def plot_attention(
     maps: Sequence[AttentionMap], path: str | Path, labels: Sequence[str] | None = None, sample: int = 0
 ) -> Path:
     """Heat maps of every head (columns) at every depth (rows): queries downwards, sources to the right."""
-    plt = _pyplot()
+    plt = pyplot()
     kept, names = _shown(maps[0], labels, sample)
     depth, heads = len(maps), maps[0].weights.shape[1]
     size = max(1.3, 0.115 * min(len(names), MOST_LABELS))
@@ -44,12 +44,12 @@ def plot_attention(
     bar = figure.colorbar(image, ax=panels, shrink=0.6, aspect=40, pad=0.01)
     bar.set_label("attention weight of a source (columns) for a query (rows)", fontsize=9)
     figure.suptitle("Attention of every head at every depth", fontsize=13)
-    return _save(plt, figure, path)
+    return save(plt, figure, path)
 
 
 def plot_entropy(maps: Sequence[AttentionMap], path: str | Path) -> Path:
     """The mean entropy of each head over depth, their mean, and what uniform attention would have."""
-    plt = _pyplot()
+    plt = pyplot()
     z = [one.z for one in maps]
     values = torch.stack([one.mean(entropy(one)) for one in maps]).float().cpu().numpy()
     most = [float(one.mean(_uniform_entropy(one))[0]) for one in maps]
@@ -65,7 +65,7 @@ def plot_entropy(maps: Sequence[AttentionMap], path: str | Path) -> Path:
     panel.set(xlabel="depth z", ylabel="entropy  −∫ α log α dμ(s)   [nats]", title="How widely each head looks")
     panel.grid(alpha=0.3)
     panel.legend(fontsize=9, frameon=False)
-    return _save(plt, figure, path)
+    return save(plt, figure, path)
 
 
 def plot_rollout(
@@ -74,7 +74,7 @@ def plot_rollout(
     """The rollout of one sample: how much of each source reaches each token at the end of depth."""
     from matplotlib import colors
 
-    plt = _pyplot()
+    plt = pyplot()
     names = [str(i) for i in range(rolled.shape[-1])] if labels is None else list(labels)
     if len(names) > rolled.shape[-1]:
         remedy = "Give one label for each token."
@@ -91,12 +91,12 @@ def plot_rollout(
         xlabel="source", ylabel="token at the end of depth", title=r"Attention rollout  $\tilde{A}_L\cdots\tilde{A}_1$"
     )
     figure.colorbar(image, ax=panel, shrink=0.8, label="share of the source (rows sum to one)")
-    return _save(plt, figure, path)
+    return save(plt, figure, path)
 
 
 def plot_patterns(table: Sequence[Head], path: str | Path) -> Path:
     """The dominant pattern of every head at every depth, with its score in percent; for mixed heads the best one's."""
-    plt = _pyplot()
+    plt = pyplot()
     places = sorted({(head.z, head.name) for head in table})
     heads = 1 + max(head.head for head in table)
     figure, panel = plt.subplots(figsize=(0.55 * heads + 2.6, 0.55 * len(places) + 1.5), layout="constrained")
@@ -114,10 +114,11 @@ def plot_patterns(table: Sequence[Head], path: str | Path) -> Path:
     keys = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[name], lw=0) for name in (*PATTERNS, MIXED)]
     panel.legend(keys, (*PATTERNS, MIXED), loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, frameon=False)
     panel.set_title("Dominant pattern of each head (score in %)", fontsize=11)
-    return _save(plt, figure, path)
+    return save(plt, figure, path)
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """Matplotlib without a screen."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -126,7 +127,8 @@ def _pyplot() -> Any:
     return plt
 
 
-def _save(plt: Any, figure: Any, path: str | Path) -> Path:
+def save(plt: Any, figure: Any, path: str | Path) -> Path:
+    """Write a figure, make its folder, and let go of it."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=140)

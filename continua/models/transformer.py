@@ -1,5 +1,7 @@
 """The continuous Transformer: where operators meet solvers."""
 
+from bisect import bisect_right
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from torch import nn
 from continua.axes import Axes, Discretisation, Grid, at
 from continua.config import register
 from continua.errors import ConfigError, ShapeError
+from continua.fields.field import unchanged
 from continua.flow import (
     Adaptive,
     Adjoint,
@@ -89,7 +92,8 @@ class Transformer(nn.Module):
         settled = wish.over(self.native, self.axes)
         own: Solver | None = self.native.z.solver
         if isinstance(settled.z, int):
-            settled = settled.replace(z=Fixed(settled.z, own))
+            kind = self.native.z if isinstance(self.native.z, Fixed) else Fixed(1, own)
+            settled = settled.replace(z=replace(kind, steps=settled.z))
         if settled.z.solver is None:
             usual = Tsit5() if isinstance(settled.z, Adaptive) else own or LieTrotter()
             settled = settled.replace(z=replace(settled.z, solver=usual))
@@ -177,14 +181,23 @@ class Transformer(nn.Module):
             context = self.bank(grids, context or Context())
         where: Any = [None] * len(self.block.kinds)
         if isinstance(depth, Fixed):
-            where = depths(self.block.kinds, span, depth.solver, Fixed(depth.steps))
+            where = depths(self.block.kinds, span, depth.solver, depth)
         parts: list[Flow | Projection] = []
         args: list[Args] = []
         for operator, nodes in zip(self.block, where, strict=True):
-            f, own = operator.bind(grids if nodes is None else {**grids, "z": depth_grid(nodes)}, context)
+            f, own = operator.bind(grids if nodes is None else {**grids, "z": self._steps(nodes, depth)}, context)
             parts.append(Flow(f) if operator.is_flow else Projection(f))
             args.append(own)
         return Sum(tuple(parts)), args
+
+    def _steps(self, nodes: tuple[float, ...], depth: Any) -> Grid:
+        """The grid of some depths, which carries the lengths of the steps they are read in, the native one being 1."""
+        span, native = (self.axes.z.start, self.axes.z.end), self.native.z
+        if not isinstance(native, Fixed) or (depth.steps, depth.nested) == (native.steps, native.nested):
+            return depth_grid(nodes)
+        walked, unit = list(depth.walk(span)), (span[1] - span[0]) / native.steps
+        starts = [z for z, _ in walked]
+        return depth_grid(nodes, tuple(walked[max(0, bisect_right(starts, z) - 1)][1] / unit for z in nodes))
 
     def save(self, folder: str | Path) -> Path:
         """Write ``model.safetensors`` and ``config.json`` into ``folder``."""
@@ -213,6 +226,10 @@ class View:
         answer: Tensor = self.model(batch, at=self.discretisation)
         return answer
 
+    def held(self) -> "Held":
+        """A view that reads the weights once and keeps them: for serving, while they do not change."""
+        return Held(self.model, self.discretisation, {})
+
     def states(self, batch: Batch | Tensor, every: int = 1) -> Trajectory:
         """Return the path X_z on this discretisation."""
         path: Trajectory = self.model.states(batch, at=self.discretisation, every=every)
@@ -225,3 +242,17 @@ class View:
     def __str__(self) -> str:
         settled: Discretisation = self.model.settle(self.discretisation)
         return settled.describe(self.model.axes)
+
+
+@dataclass(frozen=True)
+class Held(View):
+    """A view whose weights were read once, at its first call: quicker, without gradients, deaf to later changes."""
+
+    memo: dict[int, Any]
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch | Tensor) -> Tensor:
+        """Run the model with the weights as they were."""
+        with unchanged() if self.memo else nullcontext():  # the first call reads what is there now
+            answer: Tensor = self.model.run(batch, at=self.discretisation, context=Context(memo=self.memo))[0]
+        return answer

@@ -1,5 +1,6 @@
 """The attention operator."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from continua.errors import ConfigError, MaskError, ShapeError
 from continua.fields import ByBasis, Field, Nodal, Parametrisation
 from continua.fields import kernel as make_kernel
 from continua.flow.vectorfield import Bound
+from continua.operators.calibration import calibration, extra, folded
 from continua.operators.depth import Finish, Grids, Weight, at_depth, local, read
 from continua.operators.kernel import Kernel, Softmax
 from continua.operators.lean import Heads, LeanAttention, merged, spread
@@ -61,6 +63,7 @@ class Attention(Operator):
         self.bv = shared.field("zhe") if "v" in bias else None
         self.bo = weights.field("zd") if "o" in bias else None
         self.density: Field | None = weights.field("zh") if density else None
+        self.calibration = calibration(weights, {"o": "hd"}, {"o": "h"})
 
     def rho(self, grids: Grids) -> Tensor | None:
         """ρ(z, h) ≥ 0 with ∫ρ dμ(h) = mass(h): the normalised exponential of a field, or ``None`` for ρ = 1."""
@@ -168,14 +171,14 @@ class Attention(Operator):
             "bv": Weight(self.bv, "", rows(-2, each=True), shared),
             "bo": Weight(self.bo),
             "density": Weight(self.density),
+            **extra(self.calibration, grids),
         }
 
-    def _finish(self, grids: Grids) -> Finish | None:
-        """Fold ρ into o."""
-        if self.density is None:
-            return None
+    def _finish(self, grids: Grids) -> Finish:
+        """Fold the calibration and ρ into o."""
 
-        def fold(values: dict[str, Tensor]) -> dict[str, Tensor]:
+        def fold(values: dict[str, Tensor], depths: Sequence[float] | None) -> dict[str, Tensor]:
+            values = folded(self.calibration, values, grids, depths)
             if "density" not in values:
                 return values
             rho = self._normalised(values["density"], grids["h"]).repeat_interleave(len(grids["e"]), -1)

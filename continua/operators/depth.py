@@ -19,14 +19,15 @@ from continua.operators.products import Moments, Watch, looked_at, marked
 from continua.typing import Args, Letter, Tensor
 
 Grids = Mapping[Letter, Grid]
-Finish = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+Finish = Callable[[dict[str, Tensor], Sequence[float] | None], dict[str, Tensor]]  # of some depths, or of every one
 
 
 @functools.lru_cache(maxsize=512)
-def depth_grid(depths: tuple[float, ...]) -> Grid:
-    """Return the grid of the depths at which a part is read."""
+def depth_grid(depths: tuple[float, ...], steps: tuple[float, ...] | None = None) -> Grid:
+    """Return the grid of the depths at which a part is read; its weights are the ``steps`` taken there."""
     nodes = np.array(depths, dtype=np.float64)[:, None]
-    return Grid(torch.from_numpy(nodes), torch.ones(len(depths), dtype=torch.float64), key=grid_key(nodes))
+    weights = torch.ones(len(depths), dtype=torch.float64) if steps is None else torch.tensor(steps).double()
+    return Grid(torch.from_numpy(nodes), weights, key=grid_key(nodes))
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,9 @@ def sample(
     present = {name: weight for name, weight in weights.items() if weight.field is not None}
     later = {name: w for name, w in present.items() if w.varies and (z is None or (late and not _is_stored(w, z)))}
     now = {name: w.on(grids) for name, w in present.items() if name not in later}
-    fixed = _finished(present, {name: values for name, values in now.items() if not present[name].varies}, finish)
+    fixed = _finished(present, {name: values for name, values in now.items() if not present[name].varies}, finish, None)
     varying = {name: values for name, values in now.items() if present[name].varies}
-    layers = {} if z is None else _layers(z, varying if later else _finished(present, varying, finish))
+    layers = {} if z is None else _layers(z, varying if later else _finished(present, varying, finish, _depths(z)))
     args: dict[str, Any] = {
         "fixed": _watched(present, grids, {None: fixed})[None],
         "depth": _watched(present, grids, layers),
@@ -103,7 +104,7 @@ def sample(
     def reader(depths: Sequence[float], args: Args) -> Args:
         block = depth_grid(tuple(depths))
         made = {name: _late(weight, bare, block, args["along"][name]) for name, weight in later.items()}
-        layers = _layers(block, _finished(later, made, finish))
+        layers = _layers(block, _finished(later, made, finish, depths))
         layers = {z: {**args["depth"].get(z, {}), **own} for z, own in _watched(later, bare, layers).items()}
         return {**{key: value for key, value in args.items() if key != "along"}, "depth": layers}
 
@@ -144,16 +145,18 @@ def _module(field: object) -> nn.Module:
     return field
 
 
-def _finished(weights: Mapping[str, Weight], values: dict[str, Tensor], finish: Finish | None) -> dict[str, Tensor]:
+def _finished(
+    weights: Mapping[str, Weight], values: dict[str, Tensor], finish: Finish | None, depths: Sequence[float] | None
+) -> dict[str, Tensor]:
     """The finished values; of those looked at also what ``finish`` makes of ones: the factors of rows and columns."""
     if finish is None or not values:
         return values
-    done = finish(values)
+    done = finish(values, depths)
     changed = [name for name in weights if name in done and done[name] is not values[name]]
     looking = [name for name in changed if looked_at(weights[name].field) is not None]
     if looking:
         with torch.no_grad():
-            ones = finish({**values, **{name: torch.ones_like(values[name]) for name in looking}})
+            ones = finish({**values, **{name: torch.ones_like(values[name]) for name in looking}}, depths)
         done = {**done, **{_factors(name): ones[name] for name in looking}}
     return done
 
@@ -162,8 +165,13 @@ def _factors(name: str) -> str:
     return f"{name}, factors"
 
 
+def _depths(z: Grid) -> list[float]:
+    found: list[float] = z.nodes[:, 0].tolist()
+    return found
+
+
 def _layers(z: Grid, values: Mapping[str, Tensor]) -> dict[float, dict[str, Tensor]]:
-    depths: list[float] = z.nodes[:, 0].tolist()
+    depths = _depths(z)
     layers: dict[float, dict[str, Tensor]] = {depth: {} for depth in depths}
     for name, tensor in values.items():
         for depth, layer in zip(depths, tensor.unbind(0), strict=True):

@@ -1,5 +1,7 @@
 """Normalisation against the measure of d, inside a branch (pre-norm) or as a projection (post-norm)."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 
@@ -8,6 +10,7 @@ from continua.config import register
 from continua.errors import ContinuaError
 from continua.fields import Parametrisation
 from continua.flow.vectorfield import Bound
+from continua.operators.calibration import calibration, extra, folded
 from continua.operators.depth import Grids, Weight, at_depth, local
 from continua.operators.lean import LeanLayerNorm
 from continua.operators.operator import Context, Operator, weights_of
@@ -39,11 +42,17 @@ class _Affine(Operator):
         self.eps = eps
         self.scale = weights.field("zd", mean=1.0) if scale else None
         self.shift = weights.field("zd") if shift else None
+        targets = {name: "d" for name, wanted in (("scale", scale), ("shift", shift)) if wanted}
+        self.calibration = calibration(weights, targets, {"scale": "d"})
 
     def bound(self, f: VectorFunction, grids: Grids, context: Context | None) -> tuple[Bound, Args]:
         """Read scale and shift; ``share`` is a leaf too."""
-        weights = {"scale": Weight(self.scale), "shift": Weight(self.shift)}
-        args, reader = weights_of(self, grids, context, weights, self.finish)
+        weights = {"scale": Weight(self.scale), "shift": Weight(self.shift), **extra(self.calibration, grids)}
+
+        def finish(values: dict[str, Tensor], depths: Sequence[float] | None) -> dict[str, Tensor]:
+            return self.finish(folded(self.calibration, values, grids, depths))
+
+        args, reader = weights_of(self, grids, context, weights, finish)
         like = next(self.parameters(), grids["d"].weights)
         return Bound(f, reader, local), {**args, "share": _share(grids["d"], like)}
 

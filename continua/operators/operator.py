@@ -34,7 +34,8 @@ class Context:
     ``pairs`` restricts or biases self-attention, ``cross_pairs`` attention to ``state``: boolean (True = allowed) or
     floating point (added to the scores), broadcastable to [b, h, t, s]. ``cache`` serves generation; ``record``
     collects the attention weights of every evaluation. ``late`` asks for weights over depth to be read block by block
-    during the solve, where they are not stored anyway. ``generator`` draws dropout.
+    during the solve, where they are not stored anyway. ``generator`` draws dropout. ``memo`` keeps weights that were
+    read, for as long as its owner says that they do not change.
     """
 
     state: Tensor | None = None
@@ -46,6 +47,7 @@ class Context:
     values: Tensor | None = None
     late: bool = False
     generator: torch.Generator | None = None
+    memo: dict[int, Any] | None = None
 
 
 class Operator(nn.Module):
@@ -87,8 +89,14 @@ class Parts(nn.Module):
 
 
 def remembered(context: Context | None, operator: "Operator", make: Callable[[], Any]) -> Any:
-    """Read weights anew, or once for all tokens of a generation."""
-    return make() if context is None or context.cache is None else context.cache.weights(operator, make)
+    """Read weights anew, or once for all tokens of a generation, or once for a view that holds them."""
+    if context is not None and context.cache is not None:
+        return context.cache.weights(operator, make)
+    if context is None or context.memo is None:
+        return make()
+    if id(operator) not in context.memo:
+        context.memo[id(operator)] = make()
+    return context.memo[id(operator)]
 
 
 def weights_of(

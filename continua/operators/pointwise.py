@@ -1,9 +1,12 @@
 """The feed-forward functional and the plain integral operator: maps that act at each time alone."""
 
+from collections.abc import Sequence
+
 from continua.config import register
 from continua.fields import Parametrisation, kernel
 from continua.flow.vectorfield import Bound
 from continua.operators.activation import GELU, Activation, Identity
+from continua.operators.calibration import calibration, extra, folded
 from continua.operators.depth import Grids, Weight, at_depth, local
 from continua.operators.lean import LeanPointwise
 from continua.operators.operator import Context, Operator, weights_of
@@ -68,6 +71,7 @@ class Pointwise(Operator):
     ) -> None:
         super().__init__()
         self.phi1, self.phi2 = phi1, phi2
+        self.calibration = calibration(weights, {"w2": "dm"}, {"w2": "d"})
         self.w1 = kernel(weights, "zmc", inputs="c")
         self.gate = kernel(weights, "zmc", inputs="c") if gated else None
         self.w2 = kernel(weights, "zdm", inputs="m", gain=gain)
@@ -93,6 +97,11 @@ class Pointwise(Operator):
             "b1": Weight(self.b1),
             "b2": Weight(self.b2),
         }
-        args, reader = weights_of(self, grids, context, weights)
+
+        def finish(values: dict[str, Tensor], depths: Sequence[float] | None) -> dict[str, Tensor]:
+            return folded(self.calibration, values, grids, depths)
+
+        weights |= extra(self.calibration, grids)
+        args, reader = weights_of(self, grids, context, weights, finish)
         lean = LeanPointwise(phi1, gated) if isinstance(phi2, Identity) else None
         return Bound(f, reader, local, lean), args

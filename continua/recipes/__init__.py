@@ -1,6 +1,7 @@
 """Shipped recipes, each a function."""
 
 from continua.recipes.cheatsheet import CheatsheetSettings, cheatsheet
+from continua.recipes.elastic import ElasticSettings, elastic
 from continua.recipes.recipe import SHIPPED, Bundle, Recipe, build, changes_of, parse, resume, start, tokens_of
 from continua.recipes.text import TextSettings, text
 
@@ -8,11 +9,13 @@ __all__ = [
     "SHIPPED",
     "Bundle",
     "CheatsheetSettings",
+    "ElasticSettings",
     "Recipe",
     "TextSettings",
     "build",
     "changes_of",
     "cheatsheet",
+    "elastic",
     "parse",
     "resume",
     "start",

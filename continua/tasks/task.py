@@ -111,6 +111,13 @@ class Task(Protocol):
         ...
 
 
+def divergence(answer: Tensor, teacher: Tensor) -> Tensor:
+    """KL(teacher ‖ answer) = Σ p log(p/q) of the classes in the last dimension, where both are logits."""
+    exact = torch.promote_types(answer.dtype, torch.float32)
+    p, q = (torch.log_softmax(logits.to(exact), -1) for logits in (teacher, answer))
+    return (p.exp() * (p - q)).sum(-1)
+
+
 def generator_for(*words: object) -> torch.Generator:
     """A generator seeded by a name: the same words give the same numbers on every machine."""
     digest = hashlib.sha256("/".join(map(str, words)).encode()).digest()

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from continua.errors import ConfigError
 from continua.models import Batch
 from continua.tasks.corpus import Corpus
-from continua.tasks.task import Example, Score, generator_for
+from continua.tasks.task import Example, Score, divergence, generator_for
 from continua.tasks.tokens import Tokeniser
 from continua.typing import Tensor
 
@@ -19,7 +19,7 @@ from continua.typing import Tensor
 class Text:
     """Windows of ``context`` tokens at random places, ``batch`` of them a step; measured on the held-out text.
 
-    ``evaluate`` reads the whole held-out text in windows one behind the other (the first ``limit`` of them, if given).
+    ``evaluate`` reads the whole held-out text in windows one behind the other, or ``limit`` of them, evenly spread.
     """
 
     corpus: Corpus
@@ -52,13 +52,19 @@ class Text:
         return cross_entropy(answer.flatten(0, 1).float() if answer.dtype in _HALF else answer.flatten(0, 1),
                              example.target.flatten(), reduction="sum")  # fmt: skip
 
+    def imitation(self, answer: Tensor, teacher: Tensor, example: Example) -> Tensor:
+        """Σ KL(teacher ‖ answer) over the tokens: how far the answers of one size are from those of another."""
+        return divergence(answer, teacher).sum()
+
     @torch.no_grad()
     def evaluate(self, model: Any) -> Score:
         """Nats a token, perplexity, and bits a byte of the held-out text."""
         windows = (len(self.validation) - 1) // self.context
-        windows = windows if self.limit is None else min(windows, self.limit)
         ids = self.validation[: windows * self.context + 1]
         inputs, targets = (part.view(windows, self.context) for part in (ids[:-1], ids[1:]))
+        if self.limit is not None and self.limit < windows:  # one text is not all of one kind: from everywhere
+            chosen = torch.linspace(0, windows - 1, self.limit).round().long()
+            inputs, targets, windows = inputs[chosen], targets[chosen], self.limit
         device = next(getattr(model, "model", model).parameters()).device
         total = 0.0
         for start in range(0, windows, self.batch):
@@ -66,7 +72,7 @@ class Text:
             example = Example(Batch(inputs[rows]), targets[rows]).to(device)
             total += float(self.loss(model(example.batch), example))
         nats = total / targets.numel()
-        written = len(self.tokens.decode(ids[1:]).encode())
+        written = len(self.tokens.decode(targets.flatten()).encode())
         return Score(
             {"loss": nats, "perplexity": math.exp(min(nats, 700)), "bits_per_byte": total / written / math.log(2)}
         )

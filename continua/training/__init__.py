@@ -1,6 +1,7 @@
 """Training: objectives, penalties, the loop, and runs that cannot be lost."""
 
 from continua.training.discretisations import Always, Discretisations
+from continua.training.elastic import Elastic
 from continua.training.fit import Fitted, fit
 from continua.training.hamiltonian import HamiltonianPath, hamiltonian
 from continua.training.objective import Objective, Whole
@@ -23,6 +24,7 @@ __all__ = [
     "Always",
     "Bar",
     "Discretisations",
+    "Elastic",
     "Fitted",
     "HamiltonianPath",
     "HeadEntropy",

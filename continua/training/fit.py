@@ -135,7 +135,9 @@ class _Loop:
         self.schedule, self.watch = schedule, watch or Bar()
         self.where = discretisations(training.at)
         self.measured = self.model.at(self.where.discretisation) if isinstance(self.where, Always) else self.model
+        self.sizes = None if training.elastic is None else training.elastic.over(self.model)
         objective = Objective(self.model, self.task, as_penalties(penalties))
+        objective.elastic = training.elastic
         self.module = wrapped(objective, self.world, training.sharded)
         self.objective, self.optimisers = objective, optimiser.make(self.model)
         if not self._recall() and self.folder is not None and self.world.leads:
@@ -209,6 +211,8 @@ class _Loop:
         self.objective.generator = self._generator("objective", step)
         if self.where is not None:
             self.objective.places = self.where.draw(step, generator_for("at", training.seed, step))
+        if self.sizes is not None:
+            self.objective.lessons = self.sizes.draw(step / training.steps, generator_for("size", training.seed, step))
         self.optimisers.zero_grad()
         totals: dict[str, torch.Tensor] = {}
         for i in range(parts):

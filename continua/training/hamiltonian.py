@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,7 @@ def _watched(model: nn.Module) -> Iterator[tuple[Any, _Watch]]:
     watch = _Watch()
     try:
         model.adjoint = watch
-        yield _Elsewhere(model, model.native.replace(z=Fixed(depth.steps, _Ends(depth.solver)))), watch
+        yield _Elsewhere(model, model.native.replace(z=replace(depth, solver=_Ends(depth.solver)))), watch
     finally:
         model.adjoint = adjoint
 

@@ -10,8 +10,10 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from continua.axes import Discretisation, Grid
+from continua.errors import ConfigError
 from continua.flow import SaveAt
 from continua.tasks import Example, Task
+from continua.training.elastic import Elastic, Lesson, block
 from continua.training.penalty import Cost, Penalties, Penalty, Seen
 from continua.typing import Tensor
 
@@ -33,7 +35,8 @@ class Whole:
 class Objective(nn.Module):
     """The objective of a model on a task: one module, so that data-parallel wrappers see one forward.
 
-    ``places`` are the discretisations it is computed on, with their weights; None is the native one.
+    ``places`` are the discretisations it is computed on, with their weights; None is the native one. ``lessons`` are
+    other sizes that learn from the answers on the first of these (``elastic``).
     """
 
     def __init__(self, model: nn.Module, task: Task, penalties: Penalties = Penalties()) -> None:  # noqa: B008
@@ -41,6 +44,8 @@ class Objective(nn.Module):
         self.model, self.task, self.penalties = model, task, penalties
         self.generator: torch.Generator | None = None
         self.places: Sequence[tuple[Discretisation | None, float]] = ((None, 1.0),)
+        self.elastic: Elastic | None = None
+        self.lessons: Sequence[Lesson] = ()
 
     def forward(self, example: Example, whole: Whole) -> tuple[Tensor, dict[str, Tensor]]:
         """This part's share of J, and its terms: the shares of all parts add up to J.
@@ -48,12 +53,16 @@ class Objective(nn.Module):
         Where steps are searched for, ``evaluations`` of the field are told beside the terms, a mean over the parts.
         """
         terms: dict[str, Tensor] = {}
+        answers: list[Tensor] = []
         searched = 0
         for at, weight in self.places:
-            found, evaluations = self._on(at, example, whole)
+            found, evaluations, answer = self._on(at, example, whole)
             searched += evaluations
+            answers.append(answer)
             for name, value in found.items():
                 terms[name] = weight * value + terms.get(name, 0.0)
+        if self.elastic is not None and self.lessons:
+            terms["elastic"] = self._taught(self.elastic, answers[0].detach(), example, whole)
         for term in self.penalties:
             of_weights = term.of_weights(self.model)
             if of_weights is not None:
@@ -63,8 +72,27 @@ class Objective(nn.Module):
             told["evaluations"] = torch.tensor(searched / whole.parts, device=terms["loss"].device)
         return torch.stack(list(terms.values())).sum(), told
 
-    def _on(self, at: Discretisation | None, example: Example, whole: Whole) -> tuple[dict[str, Tensor], int]:
-        """Loss and running costs on one discretisation, and the evaluations where steps were searched for."""
+    def _taught(self, elastic: Elastic, teacher: Tensor, example: Example, whole: Whole) -> Tensor:
+        """What other sizes still get wrong: the data, and the answers of the first place."""
+        model: Any = self.model
+        total = teacher.new_zeros(())
+        imitation = getattr(self.task, "imitation", None)
+        if elastic.distil > 0 and imitation is None:
+            remedy = "Give the task a method imitation(answer, teacher, example), or use Elastic(distil=0)."
+            raise ConfigError("this task has no way to imitate answers", got=type(self.task).__name__, remedy=remedy)
+        for lesson in self.lessons:
+            rows = block(len(teacher), lesson)
+            own = example.rows(rows)
+            answer = model.run(own.batch, at=lesson.at)[0]
+            if elastic.distil < 1:
+                total = total + (1 - elastic.distil) * self.task.loss(answer, own)
+            if elastic.distil > 0 and imitation is not None:
+                total = total + elastic.distil * imitation(answer, teacher[rows], own)
+        parts = sum(1 / lesson.parts for lesson in self.lessons)
+        return total * (elastic.weight / (whole.count * parts))
+
+    def _on(self, at: Discretisation | None, example: Example, whole: Whole) -> tuple[dict[str, Tensor], int, Tensor]:
+        """Loss and running costs on one discretisation, evaluations where steps were searched for, and the answer."""
         model: Any = self.model
         running, sampled = self.penalties.running_terms, self.penalties.sampled_terms
         options: dict[str, Any] = {} if at is None else {"at": at}
@@ -83,7 +111,7 @@ class Objective(nn.Module):
                 ]
         if costs:
             terms["running"] = sum(cost.sum() for cost in costs) / whole.samples
-        return terms, path.stats["evaluations"] if "accepted" in path.stats else 0
+        return terms, path.stats["evaluations"] if "accepted" in path.stats else 0, answer
 
     def _cost(self, t: Grid, d: Grid) -> Cost | None:
         return self.penalties.cost(self._seen(t, d))

@@ -10,7 +10,7 @@ from continua.axes import Grid
 from continua.config import register
 from continua.errors import ConfigError
 from continua.fields import Expansion
-from continua.flow import Fixed, Trajectory, depths
+from continua.flow import Trajectory, depths
 from continua.operators import Attention, depth_grid
 from continua.typing import Args, Tensor
 
@@ -276,5 +276,5 @@ def _grids(model: Any) -> dict[str, Grid]:
     """The native grids of a model, depth included."""
     native = model.native
     span = (model.axes.z.start, model.axes.z.end)
-    where = depths(model.block.kinds, span, native.z.solver, Fixed(native.z.steps))
+    where = depths(model.block.kinds, span, native.z.solver, native.z)
     return {**native.grids(model.axes), "z": depth_grid(tuple(sorted({z for part in where for z in part})))}

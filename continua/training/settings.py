@@ -10,6 +10,7 @@ from continua.config import register
 from continua.errors import ConfigError, nearest
 from continua.flow import Adjoint
 from continua.training.discretisations import Discretisations, discretisations
+from continua.training.elastic import Elastic
 
 PRECISIONS = {"float32": None, "float64": None, "bfloat16": torch.bfloat16}
 
@@ -40,6 +41,7 @@ class Training:
     patience: int | None = None
     adjoint: Adjoint | None = None
     at: Discretisation | Discretisations | None = None
+    elastic: Elastic | None = None
     sharded: bool = False
     tensorboard: bool = False
 

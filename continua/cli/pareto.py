@@ -1,0 +1,103 @@
+"""``continua pareto RUN``: one checkpoint at many sizes; and sizes chosen by a budget, ``--at latency=5ms``."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from continua.axes import Discretisation
+from continua.cli.inspect import parse_at
+from continua.errors import ConfigError
+from continua.lab import Pareto, pareto
+from continua.recipes import build, changes_of
+from continua.training import Run
+
+UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "s": 1.0, "ms": 1e-3, "us": 1e-6,
+         "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}  # fmt: skip
+FILE, WINDOWS = "pareto.json", 16  # windows of held-out text for a quick look
+
+
+def run(path: Path, sizes: list[str], windows: int, out: Path | None) -> None:
+    """Measure, print, draw and keep."""
+    console, opened = Console(), Run.open(path)
+    found = measure(console, opened, [parse_at(size) for size in sizes] or None, windows)
+    show(console, found)
+    kept = found.save(opened.folder / FILE)
+    drawn = found.plot(out or opened.folder / "pareto.png")
+    console.print(f"written: {kept}, {drawn}")
+
+
+def measure(console: Console, run: Run, sizes: list[Discretisation] | None, windows: int) -> Pareto:
+    """Held-out loss, time, FLOPs and memory of each size, with a bar."""
+    if "recipe" not in run.about:
+        remedy = "Measure it from Python: continua.lab.pareto(model, task)."
+        raise ConfigError("this run was not made by a recipe", got=run.folder, remedy=remedy)
+    bundle, model = build(run.about["recipe"], changes_of(run)), run.model()
+    task: Any = bundle.task
+    if windows and hasattr(task, "limit"):
+        task = replace(task, limit=windows)
+    law = bundle.training.elastic
+    native = {"d": model.native.d.n, "h": model.native.h.n, "z": model.native.z.steps}
+    drew = law.over(model).drew if law is not None else lambda sizes: sizes == native
+    with Progress(console=console, transient=True) as bar:
+        shown = bar.add_task("measuring", total=None)
+        return pareto(model, task, sizes, drew, watch=lambda done, all_: bar.update(shown, completed=done, total=all_))
+
+
+def show(console: Console, found: Pareto) -> None:
+    """The table: the native size first, then by time; what is on the front, and what was never trained."""
+    native, *others = found.points
+    front = found.front()
+    table = Table("size", "held-out loss", "against native", "ms", "MFLOP", "peak MB", "front", "",
+                  title="one checkpoint, many sizes (one sample forward)")  # fmt: skip
+    for point in [native, *sorted(others, key=lambda p: p.seconds)]:
+        table.add_row(
+            point.name,
+            f"{point.loss:.4f}",
+            f"{100 * (point.loss / native.loss - 1):+.1f} %",
+            f"{1e3 * point.seconds:.2f}",
+            f"{point.flops / 1e6:.1f}",
+            f"{point.bytes / 1e6:.2f}",
+            "*" if point in front else "",
+            "never trained" if point.trained is False else "",
+        )
+    console.print(table)
+
+
+def sizes_for(console: Console, path: Path, wish: str) -> Discretisation:
+    """``d=64,z=3``, or the best size within a budget: ``latency=5ms``, ``flops=20M``, ``memory=2MB`` (of one sample).
+
+    A budget looks at what ``continua pareto`` measured; where it did not, that is done now.
+    """
+    items = [item.strip() for item in wish.split(",") if item.strip()]
+    budget = {item.partition("=")[0]: item.partition("=")[2] for item in items if not re.match(r"[a-z]=", item)}
+    if not budget:
+        return parse_at(wish)
+    if len(budget) < len(items):
+        raise ConfigError("--at takes sizes or a budget", got=wish, remedy="Write d=64,z=3 or latency=5ms.")
+    opened = Run.open(path)
+    kept = opened.folder / FILE
+    if kept.is_file():
+        found = Pareto.load(kept)
+    else:
+        found = measure(console, opened, None, WINDOWS)
+        found.save(kept)
+    point = found.pick(**{name: _number(text) for name, text in budget.items()})
+    console.print(f"{wish}: {point.name}, held-out loss {point.loss:.4f}, {1e3 * point.seconds:.2f} ms")
+    return point.at
+
+
+def _number(text: str) -> float:
+    """``5ms``, ``20M``, ``1.5e6``.
+
+    >>> _number("5ms"), _number("20M")
+    (0.005, 20000000.0)
+    """
+    found = re.fullmatch(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([a-zA-Z]*)\s*", text)
+    if found is None or found[2] not in UNITS:
+        raise ConfigError("a budget is a number with a unit", got=text, remedy="For example 5ms, 20M or 2MB.")
+    return float(found[1]) * UNITS[found[2]]

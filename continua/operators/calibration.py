@@ -1,0 +1,135 @@
+"""Calibration by size: a few numbers for each axis that a model learns, so that other grids work as well as its own."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+from continua.axes import Grid, mass_of
+from continua.fields import Parametrisation
+from continua.operators.depth import Grids, Weight
+from continua.typing import Letter, Tensor
+
+FINEST = -1.0  # log2 of a step in units of the native one, where steps are searched for
+HALF = -0.5 * math.log(2)  # rough weights add up like √n: half of what the quadrature weights mend is taken back
+
+
+class Calibration(nn.Module):
+    """w ← w · exp(Σ_k s_k g_k) for kernels and gains, w ← w + Σ_k s_k g_k for shifts.
+
+    s_k = log2(native nodes / nodes) ≥ 0 along k = d and h, and log2(step / native step) along z, at each depth; finer
+    widths than the native one need nothing, since weights are constant on its cells. g_k are fields over one letter of
+    the weight, so sizes that were never trained lie between those that were. On the native
+    grid nothing is read and nothing changes. ``targets`` names the letters of each weight that get a gain;
+    ``integrals`` the axis whose integral the weight enters.
+    """
+
+    def __init__(
+        self, weights: Parametrisation, targets: Mapping[str, str], integrals: Mapping[str, Letter] | None = None
+    ) -> None:
+        super().__init__()
+        self.native = {letter: mass_of(weights.axes[letter]) for letter in "dh"}
+        probe = weights.field("zd")
+        self.along = "dhz" if "z" in probe.letters else "dh"
+        self.targets = dict(targets)
+        self.fields = nn.ModuleDict()
+        for target, letters in targets.items():
+            for letter in letters:
+                for k in self.along:
+                    rough = (integrals or {}).get(target) == k and letter == letters[0]
+                    field = weights.field(f"z{letter}", mean=HALF if rough else 0.0)
+                    self.fields[_name(target, letter, k)] = field  # type: ignore[assignment]
+
+    def sizes(self, grids: Grids) -> dict[Letter, float | None]:
+        """s_d and s_h; s_z is None where it is a number for each depth."""
+        found: dict[Letter, float | None] = {k: max(0.0, math.log2(self.native[k] / len(grids[k]))) for k in "dh"}
+        if "z" in self.along:
+            found["z"] = None
+        return found
+
+    def is_native(self, grids: Grids) -> bool:
+        """Whether every size is the native one."""
+        z, sizes = grids.get("z"), self.sizes(grids)
+        even = "z" not in self.along or (z is not None and bool((z.weights == 1).all()))
+        return even and sizes["d"] == sizes["h"] == 0.0
+
+    def weights(self, grids: Grids) -> dict[str, Weight]:
+        """What is to be read beside the operator's own weights."""
+        if self.is_native(grids):
+            return {}
+        sizes = self.sizes(grids)
+        return {
+            name: Weight(field)  # type: ignore[arg-type]
+            for name, field in self.fields.items()
+            if sizes[name[-1]] != 0.0
+        }
+
+    def fold(self, values: dict[str, Tensor], grids: Grids, depths: Sequence[float] | None) -> dict[str, Tensor]:
+        """Apply what was read at some depths (None: at every one) to the weights it belongs to."""
+        lengths = None if depths is None else lengths_of(grids.get("z"), depths)
+        sizes, own = self.sizes(grids), {name: values[name] for name in self.fields if name in values}
+        rest = {name: value for name, value in values.items() if name not in own}
+        for target, letters in self.targets.items():
+            if target not in rest:
+                continue
+            for letter in letters:
+                logs = [_scaled(own[name], sizes[k], lengths) for k in self.along
+                        if (name := _name(target, letter, k)) in own]  # fmt: skip
+                if logs:
+                    rest[target] = _applied(rest[target], target, letter, sum(logs[1:], logs[0]), grids)
+        return rest
+
+
+def _name(target: str, letter: Letter, k: Letter) -> str:
+    return f"{target} over {letter} by {k}"
+
+
+def _scaled(gain: Tensor, size: float | None, lengths: Tensor | None) -> Tensor:
+    if size is not None:
+        return size * gain
+    if lengths is None:
+        return FINEST * gain
+    return lengths.log2().clamp(FINEST, 2.0).to(gain).view(-1, *[1] * (gain.dim() - 1)) * gain
+
+
+def _applied(value: Tensor, target: str, letter: Letter, log: Tensor, grids: Grids) -> Tensor:
+    """Gains and shifts over d; kernels by their rows (d) or columns (m, or h with its inner coordinates)."""
+    if target == "shift":
+        return value + log
+    if target == "scale":
+        return value * log.exp()
+    if letter == "d":
+        return value * log.exp()[..., None]
+    if letter == "h":
+        log = log.repeat_interleave(len(grids["e"]), -1)
+    return value * log.exp()[..., None, :]
+
+
+def lengths_of(z: Grid | None, depths: Sequence[float]) -> Tensor | None:
+    """The steps taken at some depths, as a depth grid carries them in its weights; None where they are not known."""
+    if z is None:
+        return None
+    known = dict(zip(z.nodes[:, 0].tolist(), z.weights.tolist(), strict=True))
+    if any(depth not in known for depth in depths):
+        return None
+    return torch.tensor([known[depth] for depth in depths], dtype=torch.float64)
+
+
+def calibration(
+    weights: Parametrisation, targets: Mapping[str, str], integrals: Mapping[str, Letter]
+) -> Calibration | None:
+    """A calibration where the parametrisation asks for one."""
+    return Calibration(weights, targets, integrals) if getattr(weights, "calibrated", False) else None
+
+
+def extra(own: Calibration | None, grids: Grids) -> dict[str, Weight]:
+    """What is to be read for a calibration, if there is one."""
+    return {} if own is None else own.weights(grids)
+
+
+def folded(
+    own: Calibration | None, values: dict[str, Tensor], grids: Grids, depths: Sequence[float] | None
+) -> dict[str, Tensor]:
+    """The values with the calibration folded in, if there is one."""
+    return values if own is None else own.fold(values, grids, depths)

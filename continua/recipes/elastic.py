@@ -1,0 +1,34 @@
+"""Elastic text: one checkpoint for every width, number of heads and depth."""
+
+from dataclasses import dataclass, fields, replace
+
+from continua.models.elastic import elastic as made_elastic
+from continua.recipes.recipe import Bundle, shipped
+from continua.recipes.text import TextSettings, text
+from continua.training import Elastic
+
+
+@dataclass(frozen=True)
+class ElasticSettings(TextSettings):
+    """The settings of ``text``, and how other sizes are drawn and taught (see ``training.Elastic``)."""
+
+    draws: int = Elastic.draws
+    parts: int = Elastic.parts
+    start: float = Elastic.start
+    share: float = Elastic.weight
+    deep: float = Elastic.deep
+
+
+@shipped
+def elastic(settings: ElasticSettings) -> Bundle:
+    """A language model on a text that serves many sizes: ``continua pareto`` shows them."""
+    own = {f.name: getattr(settings, f.name) for f in fields(TextSettings)}
+    bundle = text(TextSettings(**{**own, "discrete": True}))
+    law = Elastic(
+        draws=settings.draws,
+        parts=settings.parts,
+        start=settings.start,
+        weight=settings.share,
+        deep=settings.deep,
+    )
+    return replace(bundle, model=made_elastic(bundle.model), training=replace(bundle.training, steps=1000, elastic=law))

@@ -1,0 +1,361 @@
+"""One checkpoint for many sizes: nested nodes, calibration, the law of sizes, and the lessons they get."""
+
+import math
+
+import pytest
+import torch
+
+from continua.axes import at
+from continua.errors import ConfigError
+from continua.flow import Adaptive, Checkpoint, Direct, Fixed, Lean, Recompute
+from continua.models import Transformer, load, zoo
+from continua.models.elastic import elastic
+from continua.models.patches import Pixels
+from continua.operators.calibration import FINEST, HALF, Calibration
+from continua.optim import AdamW, ByRole
+from continua.tasks import Images, digits
+from continua.tasks.task import divergence, generator_for
+from continua.training import Elastic, Objective, Run, Training, Whole, fit
+from continua.training.elastic import Lesson, block
+from tests.refusals import refused
+from tests.runs import tiny_task
+
+OTHERS = [{"d": 8}, {"d": 10}, {"h": 2}, {"h": 3}, {"z": 2}, {"z": 3}, {"z": 8}, {"d": 8, "h": 2, "z": 2}]
+
+
+def gpt(depth: int = 4) -> Transformer:
+    torch.manual_seed(0)
+    return zoo.gpt2(vocab=20, d=16, heads=4, depth=depth, context=16).double()
+
+
+def calibrated(depth: int = 4) -> Transformer:
+    """An elastic model whose calibration says something."""
+    model, generator = elastic(gpt(depth)), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".calibration." in name:
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+    return model
+
+
+def ids() -> torch.Tensor:
+    return torch.randint(20, (3, 7), generator=torch.Generator().manual_seed(2))
+
+
+# --- the model --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("B1")
+@pytest.mark.parametrize(
+    ("make", "data"),
+    [
+        (gpt, ids),
+        (lambda: zoo.bert(vocab=20, d=16, heads=4, depth=3, context=16).double(), ids),
+        (
+            lambda: zoo.vit(Pixels(8, 8, 1, patch=(2, 2)), d=16, heads=4, depth=2, labels=3).double(),
+            lambda: torch.randn(2, 1, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(3)),
+        ),
+    ],
+)
+def test_an_elastic_model_is_the_discrete_one_on_its_own_grid(make, data) -> None:
+    model, x = make(), data()
+    made = elastic(model)
+    assert torch.equal(made(x), model(x))
+    with torch.no_grad():
+        next(made.parameters()).add_(1.0)
+    assert not torch.equal(made(x), model(x)), "weights are copied, not shared"
+
+
+@pytest.mark.spec("B1")
+@pytest.mark.parametrize("finer", [{"d": 32}, {"h": 8}, {"m": 128}, {"d": 32, "h": 8}])
+def test_twice_the_nodes_of_a_width_are_the_same_function(finer) -> None:
+    model = calibrated()
+    assert (model.at(**finer)(ids()) - model(ids())).abs().max() < 1e-12
+
+
+@pytest.mark.spec("B1")
+def test_fewer_nodes_are_some_of_its_own_and_steps_are_joined() -> None:
+    model = elastic(gpt())
+    view = model.at(d=8, h=2, z=3).discretisation
+    assert (view.d.n, view.m.n, view.h.n, view.e.n) == (8, 32, 2, 4)
+    assert [z for z, _ in view.z.walk((0.0, 4.0))] == [0.0, 1.0, 2.0]
+    fine, coarse = (model.at(d=n).discretisation.grids(model.axes)["d"].nodes[:, 0].tolist() for n in (16, 10))
+    assert set(coarse) < set(fine)
+
+
+@pytest.mark.spec("B1")
+def test_what_is_no_discrete_transformer_is_refused() -> None:
+    with refused(ConfigError, "d is continuous already", "zoo.gpt2"):
+        elastic(Transformer.continuous(vocab=8, at=at(d=8, h=2, z=2)))
+    with refused(ConfigError, "got Linear", "register"):
+        elastic(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.spec("B1")
+def test_an_elastic_model_is_saved_and_loaded(tmp_path) -> None:
+    model = calibrated()
+    again = load(model.save(tmp_path))
+    for wish in OTHERS:
+        assert torch.equal(again.at(**wish)(ids()), model.at(**wish)(ids()))
+
+
+# --- calibration ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("T11")
+def test_calibration_says_nothing_at_home_and_reaches_every_gain_elsewhere() -> None:
+    model = calibrated()
+    gains = {name: p for name, p in model.named_parameters() if ".calibration." in name}
+    model(ids()).square().sum().backward()
+    assert all(p.grad is None for p in gains.values())
+    model.at(d=8, h=2, z=2)(ids()).square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in gains.values())
+
+
+@pytest.mark.spec("T11")
+def test_calibration_is_the_exponential_of_sizes_times_gains() -> None:
+    model = calibrated()
+    norm = model.block.parts[0].norm
+    grids = {**model.at(d=8, h=2, z=2).discretisation.grids(model.axes)}
+    grids["z"] = model._steps((0.0, 2.0), Fixed(2, nested=4))
+    _, args = norm.bind(grids)
+    own: Calibration = norm.calibration
+    rows, nodes = slice(None, None, 2), slice(None, None, 2)  # half of 16 nodes, layers 0 and 2
+    log = sum(own.fields[f"scale over d by {k}"].coefficients[rows, nodes] for k in "dhz")  # each size is 1 here
+    expected = norm.scale.coefficients[rows, nodes] * log.exp()
+    for i, z in enumerate((0.0, 2.0)):
+        assert torch.allclose(args["depth"][z]["scale"], expected[i], rtol=0, atol=1e-14)
+    bare = elastic(gpt()).block.parts[0].norm.calibration
+    assert (bare.fields["scale over d by d"].coefficients - HALF).abs().max() < 1e-7  # made in float32
+
+
+@pytest.mark.spec("T11")
+@pytest.mark.parametrize("adjoint", [Lean(), Recompute(), Checkpoint(2)], ids=str)
+@pytest.mark.parametrize("wish", OTHERS, ids=str)
+def test_every_adjoint_has_the_same_gradients_at_every_size(adjoint, wish) -> None:
+    found = []
+    for way in (Direct(), adjoint):
+        model = calibrated()
+        model.adjoint = way
+        model.at(**wish)(ids()).square().sum().backward()
+        found.append({name: p.grad for name, p in model.named_parameters()})
+    for name, plain in found[0].items():
+        other = found[1][name]
+        assert (plain is None) == (other is None), name
+        if plain is not None:
+            assert (plain - other).abs().max() <= 1e-12 * max(1.0, float(plain.abs().max())), name
+
+
+@pytest.mark.spec("T11")
+def test_where_steps_are_searched_for_the_finest_calibration_holds() -> None:
+    model = calibrated()
+    field, args = model.bind(model._laid(ids(), model.native)[1], Adaptive())
+    read = field.parts[0].f.read((0.5,), args[0])
+    norm = model.block.parts[0].norm
+    gain = norm.calibration.fields["scale over d by z"].coefficients[0]
+    expected = norm.scale.coefficients[0] * (FINEST * gain).exp()
+    assert torch.allclose(read["norm"]["depth"][0.5]["scale"], expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.spec("B1")
+def test_a_held_view_answers_alike_and_does_not_hear_of_changes() -> None:
+    model = calibrated()
+    for wish in [{}, *OTHERS]:
+        view = model.at(**wish)
+        held = view.held()
+        before = view(ids())
+        assert torch.equal(held(ids()), before)
+        assert not held(ids()).requires_grad
+        assert torch.equal(held(ids()[:1, :4]), view(ids()[:1, :4])), "other batches too"
+    kernel = model.block.parts[1].inner.w1.coefficients
+    with torch.no_grad():
+        kernel.mul_(2.0)
+    assert torch.equal(held(ids()), before)
+    assert not torch.equal(view(ids()), before)
+
+
+# --- the law ----------------------------------------------------------------------------------------------------------
+
+
+def sizes_drawn(law: Elastic, model: Transformer, steps: int = 300) -> list[dict[str, int]]:
+    sizes, found = law.over(model), []
+    for step in range(steps):
+        for lesson in sizes.draw(1.0, generator_for("test", step)):
+            wish = lesson.at
+            found.append({"d": wish.d, "h": wish.h, "z": wish.z})
+    return found
+
+
+@pytest.mark.spec("T11")
+def test_sizes_are_a_function_of_seed_and_step_and_only_those_that_were_named() -> None:
+    torch.manual_seed(0)
+    model, law = elastic(zoo.gpt2(vocab=8, d=32, heads=4, depth=4, context=8)), Elastic()
+    drawn = sizes_drawn(law, model)
+    assert drawn == sizes_drawn(law, model)
+    sizes = law.over(model)
+    assert all(sizes.drew(one) for one in drawn)
+    seen = {letter: {one[letter] for one in drawn} for letter in "dhz"}
+    assert seen["d"] == {16, 17, 18, 19, 21, 22, 23, 24, 26, 28, 30, 32}
+    assert seen["h"] == {2, 4}
+    assert seen["z"] == {2, 4, 8}
+    for unseen in ({"d": 20}, {"h": 3}, {"z": 3}, {"d": 16, "z": 8}):
+        assert not sizes.drew({"d": 32, "h": 4, "z": 4, **unseen})
+    chosen = Elastic(d=(4, 32), h=(4,), z=(1, 4), deep=0.0)
+    assert {tuple(one.values()) for one in sizes_drawn(chosen, model)} == {(a, 4, c) for a in (4, 32) for c in (1, 4)}
+
+
+@pytest.mark.spec("T11")
+def test_lessons_begin_at_the_start_and_cost_what_they_say() -> None:
+    sizes = Elastic(start=0.5, draws=3, parts=4, deep=0.0).over(elastic(gpt()))
+    assert sizes.draw(0.49, generator_for("a")) == []
+    lessons = sizes.draw(0.5, generator_for("a"))
+    assert len(lessons) == 3
+    assert all(lesson.parts == 4 and 0 <= lesson.block < 4 for lesson in lessons)
+
+
+@pytest.mark.spec("T11")
+@pytest.mark.parametrize(
+    "wrong", [{"draws": 0}, {"parts": 0}, {"start": 2.0}, {"distil": -1.0}, {"d": ()}, {"z": (0,)}]
+)
+def test_a_law_that_is_none_is_refused(wrong) -> None:
+    with pytest.raises(ConfigError):
+        Elastic(**wrong)
+
+
+@pytest.mark.spec("T11")
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_the_blocks_of_processes_make_one_block_of_the_batch(processes) -> None:
+    whole = torch.arange(16)
+    for number in range(4):
+        lesson = Lesson(at(d=8), number, 4)
+        mine = [whole[rank::processes] for rank in range(processes)]
+        together = torch.cat([part[block(len(part), lesson)] for part in mine]).sort().values
+        assert torch.equal(together, whole[block(16, lesson)])
+
+
+# --- the objective ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("T11")
+@pytest.mark.parametrize("distil", [0.0, 0.3, 1.0])
+def test_lessons_add_imitation_and_loss_of_their_block(distil) -> None:
+    task = tiny_task()
+    torch.manual_seed(0)
+    model = elastic(zoo.gpt2(vocab=task.tokens.size, d=16, heads=4, depth=2, context=task.context).double())
+    example = task.example(0, 0)
+    lessons = [Lesson(at(d=8), 1, 2), Lesson(at(z=1), 0, 4)]
+    objective = Objective(model, task)
+    plain, _ = objective(example, Whole.of(example))
+    objective.elastic, objective.lessons = Elastic(distil=distil, weight=0.7), lessons
+    value, terms = objective(example, Whole.of(example))
+    teacher, wanted = model(example.batch).detach(), 0.0
+    for lesson in lessons:
+        rows = block(example.samples, lesson)
+        part = example.rows(rows)
+        answer = model.at(lesson.at)(part.batch)
+        p, q = torch.log_softmax(teacher[rows], -1), torch.log_softmax(answer, -1)
+        wanted += (1 - distil) * task.loss(answer, part) + distil * (p.exp() * (p - q)).sum()
+    wanted = 0.7 * wanted / (example.count * 0.75)
+    assert float((value - plain - wanted).detach().abs()) < 1e-12
+    assert math.isclose(float(terms["elastic"]), float(wanted.detach()), rel_tol=1e-12)
+
+
+@pytest.mark.spec("T11")
+def test_imitation_vanishes_only_for_equal_answers() -> None:
+    logits = torch.randn(4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert divergence(logits, logits + 3.0).abs().max() < 1e-14
+    assert divergence(logits.flip(-1), logits).min() > 0
+
+
+@pytest.mark.spec("T11")
+def test_a_task_that_cannot_be_imitated_says_so() -> None:
+    class Bare:
+        def __init__(self, task) -> None:
+            self.example, self.loss, self.evaluate = task.example, task.loss, task.evaluate
+
+    task = tiny_task()
+    model = elastic(zoo.gpt2(vocab=task.tokens.size, d=16, heads=4, depth=2, context=task.context))
+    with refused(ConfigError, "no way to imitate", "distil=0"):
+        fit(model, Bare(task), steps=1, elastic=Elastic(start=0.0), watch=lambda at: None)
+    fit(model, Bare(task), steps=1, elastic=Elastic(start=0.0, distil=0.0), watch=lambda at: None)
+
+
+@pytest.mark.spec("T11")
+def test_other_sizes_learn_and_a_resumed_run_ends_with_the_same_bits(tmp_path) -> None:
+    task, law = tiny_task(), Elastic(start=0.25)
+
+    def model() -> Transformer:
+        torch.manual_seed(0)
+        return elastic(zoo.gpt2(vocab=task.tokens.size, d=16, heads=4, depth=2, context=task.context))
+
+    first = model()
+    before = task.evaluate(first.at(d=8, h=2, z=1)).main
+    whole = fit(first, task, steps=40, elastic=law, watch=lambda at: None)
+    assert task.evaluate(whole.model.eval().at(d=8, h=2, z=1)).main < before
+    assert "elastic" not in whole.history[5]
+    assert whole.history[-1]["elastic"] > 0
+    given = {"elastic": law, "save_every": 5, "watch": lambda at: None}
+    straight = fit(model(), task, run=tmp_path / "straight", steps=17, **given).model
+    with pytest.raises(Stop):
+        fit(model(), Broken(task, 11), run=tmp_path / "cut", steps=17, **given)
+    cut = fit(model(), task, run=Run.open(tmp_path / "cut"), steps=17, **given).model
+    for name, parameter in straight.named_parameters():
+        assert torch.equal(parameter, dict(cut.named_parameters())[name]), name
+
+
+class Broken:
+    """A task that ends the process at a step, past everything that would save the run."""
+
+    def __init__(self, task, step: int) -> None:
+        self.task, self.step = task, step
+
+    def __getattr__(self, name: str):
+        return getattr(self.task, name)
+
+    def example(self, seed: int, step: int):
+        if step == self.step:
+            raise Stop
+        return self.task.example(seed, step)
+
+
+class Stop(BaseException):
+    """Not an error that anybody handles."""
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("B1")
+def test_digits_are_images_with_labels_and_other_sizes_learn_them_too() -> None:
+    task = digits(batch=32)
+    assert task.pixels.shape == (1797, 1, 8, 8)
+    assert task.classes == 10
+    assert torch.equal(task.example(0, 3).target, task.example(0, 3).target)
+    torch.manual_seed(0)
+    model = elastic(zoo.vit(Pixels(8, 8, 1, patch=(2, 2)), d=32, heads=4, depth=2, labels=10))
+    law, fast = Elastic(start=0.2), ByRole(AdamW(5e-3))
+    fit(model, task, optimiser=fast, steps=150, elastic=law, watch=lambda at: None)
+    model.eval()
+    for wish in ({}, {"d": 16}, {"d": 16, "h": 2, "z": 1}):
+        assert task.evaluate(model.at(**wish)).values["accuracy"] > 0.3, wish  # by chance: 0.1
+
+
+@pytest.mark.spec("B1")
+def test_images_move_by_whole_pixels_and_bad_ones_are_refused() -> None:
+    pixels = torch.zeros(10, 1, 4, 4)
+    pixels[:, :, 1, 1] = 1.0
+    moved = Images(pixels, torch.zeros(10).long(), batch=64, shift=1).example(0, 0).batch.values
+    assert moved.sum((1, 2, 3)).eq(1).all()
+    assert len({tuple(m.flatten().tolist()) for m in moved}) == 9
+    with refused(ConfigError, "images and labels do not fit", "n labels"):
+        Images(torch.zeros(3, 4, 4), torch.zeros(3))
+    with refused(ConfigError, "some images are held out", "got 1.5"):
+        Images(pixels, torch.zeros(10).long(), held_out=1.5)
+
+
+@pytest.mark.spec("T11")
+def test_training_keeps_the_law(tmp_path) -> None:
+    from continua.config import from_plain, to_plain
+
+    training = Training(elastic=Elastic(d=(8, 16), start=0.1))
+    assert from_plain(to_plain(training)) == training
