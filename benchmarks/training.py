@@ -304,7 +304,7 @@ def main() -> None:
     parts: dict[str, Callable[[], list[Row]]] = {
         "cost": lambda: cost_rows(rounds),
         "memory": lambda: memory_rows(max(3, rounds // 3), 10 if chosen.quick else 150),
-        "loop": lambda: loop_rows(max(3, rounds)),
+        "loop": lambda: loop_rows(max(3, rounds // 2)),
         "shakespeare": lambda: shakespeare_rows(steps, seeds),
     }
     rows: list[Row] = []
