@@ -32,8 +32,8 @@ def test_version_is_the_package_version():
     assert ct.__version__ in RUN.invoke(app, ["--version"]).output
 
 
-def test_demo_prints_both_tables_and_draws(tmp_path):
-    done = RUN.invoke(app, ["demo", "--out", str(tmp_path)])
+def test_check_prints_both_tables_and_draws(tmp_path):
+    done = RUN.invoke(app, ["check", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     for word in ("Exactness", "GPT-2", "BERT", "Refinement", "RK4", "spectral"):
         assert word in done.output

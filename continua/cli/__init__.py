@@ -35,10 +35,24 @@ def top(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the figure and the demo model are written.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="The run folder; pictures go there too.")] = Path("runs/demo"),
+    again: Annotated[str, typer.Option(help="Where a demo ran before: ask, resume or anew.")] = "ask",
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting of the recipe, for example --set steps=200.")
+    ] = None,
+) -> None:
+    """Train one elastic text model, print and draw all its sizes, and let it write at two of them (four minutes)."""
+    from continua.cli.demo import run
+
+    run(out, again, change or [])
+
+
+@app.command()
+def check(
+    out: Annotated[Path, typer.Option(help="Where the figure and a small model are written.")] = Path("runs/check"),
 ) -> None:
     """Show exactness and refinement on a small continuous Transformer, in under a minute."""
-    from continua.cli.demo import run
+    from continua.cli.check import run
 
     run(out)
 

@@ -1,4 +1,4 @@
-"""``continua demo``: exactness, refinement and one model on many grids, with a figure."""
+"""``continua check``: exactness, refinement and one model on many grids, with a figure."""
 
 import math
 import time
@@ -29,7 +29,7 @@ BATCH = Batch(smooth_input)
 
 
 def run(out: Path) -> None:
-    """Print the tables, write ``refinement.png`` and the demo model into ``out``."""
+    """Print the tables, write ``refinement.png`` and a small model into ``out``."""
     console, start = Console(), time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     _parity(console)

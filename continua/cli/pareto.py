@@ -52,8 +52,9 @@ def show(console: Console, found: Pareto) -> None:
     """The table: the native size first, then by time; what is on the front, and what was never trained."""
     native, *others = found.points
     front = found.front()
-    table = Table("size", "held-out loss", "against native", "ms", "MFLOP", "peak MB", "front", "",
-                  title="one checkpoint, many sizes (one sample forward)")  # fmt: skip
+    table = Table(title="one checkpoint, many sizes (one sample forward; * nothing measured beats it)")
+    for name in ("size", "held-out", "to native", "ms", "MFLOP", "MB", "", ""):
+        table.add_column(name, no_wrap=True, justify="left" if name in ("size", "") else "right")
     for point in [native, *sorted(others, key=lambda p: p.seconds)]:
         table.add_row(
             point.name,
@@ -63,7 +64,7 @@ def show(console: Console, found: Pareto) -> None:
             f"{point.flops / 1e6:.1f}",
             f"{point.bytes / 1e6:.2f}",
             "*" if point in front else "",
-            "never trained" if point.trained is False else "",
+            "untrained" if point.trained is False else "",
         )
     console.print(table)
 

@@ -63,7 +63,7 @@ class Pareto:
                 front.append(point)
         return front
 
-    def pick(self, **budget: float) -> Point:
+    def pick(self, **budget: float | int) -> Point:
         """The best size within ``latency`` (seconds), ``flops`` and ``memory`` (bytes) of one sample."""
         for name in budget:
             if name not in BUDGETS:
@@ -114,16 +114,13 @@ class Pareto:
 
 
 def size_grid(model: Any) -> list[Discretisation]:
-    """The native size, halves and three quarters of width, heads and depth together, and twice the steps."""
+    """The native size, less of one axis, of two and of all three, twice the steps and twice the width."""
     native = model.native
     d, h, z = native.d.n, native.h.n, native.z.steps
-    some: dict[str, list[int]] = {
-        "d": [d, max(1, round(5 * d / 8)), max(1, d // 2)],
-        "h": [h, max(1, round(3 * h / 4)), max(1, h // 2)],
-        "z": [z, max(1, round(3 * z / 4)), max(1, z // 2)],
-    }
-    wishes = [(a, b, c) for a in some["d"] for b in some["h"] for c in some["z"]]
-    wishes += [(d, h, 2 * z), (2 * d, h, z)]
+
+    eighths = [(8, 8, 8), (5, 8, 8), (4, 8, 8), (8, 6, 8), (8, 4, 8), (8, 8, 6), (8, 8, 4), (4, 4, 8), (4, 8, 4)]
+    eighths += [(8, 4, 4), (5, 6, 6), (4, 4, 4), (8, 8, 16), (16, 8, 8)]
+    wishes = [tuple(max(1, round(n * k / 8)) for n, k in zip((d, h, z), each, strict=True)) for each in eighths]
     return [at(d=a, h=b, z=c) for a, b, c in dict.fromkeys(wishes)]
 
 

@@ -12,6 +12,7 @@ from continua.training import Elastic
 class ElasticSettings(TextSettings):
     """The settings of ``text``, and how other sizes are drawn and taught (see ``training.Elastic``)."""
 
+    lr: float = 4e-3
     draws: int = Elastic.draws
     parts: int = Elastic.parts
     start: float = Elastic.start

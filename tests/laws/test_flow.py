@@ -138,7 +138,8 @@ def test_nested_steps_are_native_ones_joined_or_halved(native) -> None:
     for n in range(1, 4 * native):
         walked = list(Fixed(n, nested=native).walk(span))
         assert len(walked) == n
-        assert walked[0][0] == span[0] and walked[-1][0] + walked[-1][1] == pytest.approx(span[1], abs=1e-12)
+        assert walked[0][0] == span[0]
+        assert walked[-1][0] + walked[-1][1] == pytest.approx(span[1], abs=1e-12)
         nodes = {round(z, 9) for z, _ in walked}
         assert before <= nodes, "coarse nodes are fine ones too"
         before = nodes

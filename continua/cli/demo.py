@@ -1,0 +1,100 @@
+"""``continua demo``: train one elastic text model, look at all its sizes, let it write at two of them."""
+
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.panel import Panel
+
+from continua.cli.generate import written
+from continua.cli.pareto import FILE, measure, show
+from continua.errors import ConfigError
+from continua.lab.plots import pyplot, save
+from continua.recipes import parse, resume, start, tokens_of
+from continua.training import Fitted, Run
+
+STEPS = 800  # under four minutes on two cores
+PROMPT = "def "
+
+
+def run(out: Path, again: str, changes: list[str]) -> None:
+    """Train (or go on, or start anew), then the table, the pictures and the samples."""
+    console, began = Console(), time.perf_counter()
+    fitted = _trained(console, out, again, changes)
+    if fitted.ended == "interrupted":
+        console.print("Stopped. Go on with: continua demo")
+        return
+    opened = Run.open(out)
+    console.print("\nThe same checkpoint at other sizes: widths, heads and steps are chosen when it runs.")
+    found = measure(console, opened, None, windows=64)
+    show(console, found)
+    found.save(out / FILE)
+    pictures = [found.plot(out / "pareto.png"), loss_curve(opened.history(), out / "loss.png")]
+    model, tokens = opened.model(), tokens_of(opened)
+    native = model.native
+    half = {"d": max(1, native.d.n // 2), "h": max(1, native.h.n // 2), "z": max(1, native.z.steps // 2)}
+    for name, sizes in (("full size", {}), ("half of everything", half)):
+        text = written(model, tokens, PROMPT, model.at(**sizes), 160, 0.7, 0)
+        console.print(Panel(text, title=f"written at {name}", expand=False), markup=False, highlight=False)
+    console.print(f"Pictures: {', '.join(map(str, pictures))}")
+    console.print(f"Go on: continua generate {out} --at latency=2ms --prompt 'class '   or   continua inspect {out}")
+    console.print(f"Done in {time.perf_counter() - began:.0f} s.")
+
+
+def _trained(console: Console, out: Path, again: str, changes: list[str]) -> Fitted:
+    """A run in ``out``: a new one, or the one that is there."""
+    settings = {"steps": STEPS, "evaluate_every": 200, **parse(changes)}
+    if (out / "run.json").is_file():
+        if _choice(console, out, again) == "resume":
+            return resume(out)
+        shutil.rmtree(out)
+    console.print(
+        f"Training one elastic model on the source of Python's own library, into {out} (Ctrl-C loses nothing)."
+    )
+    return start("elastic", settings, out)
+
+
+def _choice(console: Console, out: Path, again: str) -> str:
+    """What to do with a run that is there already."""
+    if again not in ("ask", "resume", "anew"):
+        raise ConfigError("--again is ask, resume or anew", got=again, remedy="Leave it out to be asked.")
+    done = len([line for line in Run.open(out).history() if "loss" in line])
+    console.print(f"There is a run of {done} steps in {out}.")
+    if again == "ask" and not sys.stdin.isatty():
+        console.print("Going on with it; --again anew starts over.")
+        return "resume"
+    if again == "ask":
+        anew = typer.confirm("Start anew and forget it? (No goes on with it.)", default=False)
+        return "anew" if anew else "resume"
+    return again
+
+
+def loss_curve(history: Sequence[dict[str, Any]], path: Path) -> Path:
+    """The loss of every step, a running mean, and what was held out."""
+    plt = pyplot()
+    lines = [line for line in history if "loss" in line and "note" not in line]
+    steps, losses = [line["step"] for line in lines], [line["loss"] for line in lines]
+    smooth, mean = [], losses[0]
+    for loss in losses:
+        mean += 0.05 * (loss - mean)
+        smooth.append(mean)
+    held = [(line["step"], line["validation_loss"]) for line in lines if "validation_loss" in line]
+    figure, panel = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    panel.plot(steps, losses, color="0.85", lw=0.8, label="every step")
+    panel.plot(steps, smooth, color="#0072b2", lw=1.6, label="running mean")
+    if held:
+        panel.plot(*zip(*held, strict=True), "o", color="#d55e00", label="held out")
+    first = next((line["step"] for line in lines if "elastic" in line), None)
+    if first is not None:
+        panel.axvline(first, color="0.6", lw=0.8, ls=":")
+        panel.annotate("other sizes join", (first, max(losses)), (4, -10), textcoords="offset points", fontsize=8)
+    panel.set(xlabel="step", ylabel="nats a character")
+    panel.grid(alpha=0.25)
+    panel.legend(frameon=False)
+    panel.set_title("Training at the native size", fontsize=11)
+    return save(plt, figure, path)
