@@ -19,7 +19,7 @@ PIP  := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 help: ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
 
-demo: $(CORE) ## build a small continuous model, print parity and refinement tables, save a figure
+demo: $(CORE) ## train one elastic text model (four minutes), print and draw all its sizes
 	@$(BIN)/continua demo $(ARGS)
 
 test: $(DEV) ## run the tests (ARGS='-m slow' for the slow ones, ARGS='-k attention' for some)

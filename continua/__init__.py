@@ -14,9 +14,9 @@ _ROOMS = {
         "Axes Circle ClenshawCurtis Counting Discretisation GaussLegendre Grid Interval Midpoint Points "
         "Product ProductRule Samples Times Trapezoid at"
     ),
-    "fields": "BSpline ByBasis ByNetwork Cosine Cubic Fourier Generated Hold Legendre Linear Nodal Trigonometric",
+    "fields": "BSpline ByBasis ByNetwork Cosine Cubic Fourier Generated Legendre Linear Nodal Trigonometric",
     "flow": (
-        "RK4 Adaptive Checkpoint Direct Dopri5 Euler Fixed Flow Lean LieTrotter Projection Recompute Reversible "
+        "RK4 Adaptive Checkpoint Direct Dopri5 Euler Fixed Flow Lean LieTrotter Recompute Reversible "
         "ReversibleSolver SaveAt Strang Tsit5 solve"
     ),
     "operators": (
@@ -26,9 +26,9 @@ _ROOMS = {
     "models": "Batch EncoderDecoder Greedy Sample Transformer generate load stream zoo",
     "optim": "",
     "tasks": "",
-    "training": "KineticEnergy Run fit",
+    "training": "Elastic KineticEnergy Run fit",
     "recipes": "",
-    "lab": "",
+    "lab": "pareto",
     "convert": "from_hf from_torch to_hf",
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}

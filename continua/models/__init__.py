@@ -2,6 +2,7 @@
 
 from continua.models import zoo
 from continua.models.batch import Batch
+from continua.models.elastic import elastic
 from continua.models.embed import Given, Observations, Queries, Tokens
 from continua.models.encoder_decoder import EncoderDecoder
 from continua.models.factored import Narrowed, Widened
@@ -12,7 +13,7 @@ from continua.models.patches import Patches, Pixels
 from continua.models.readout import Readout
 from continua.models.sampling import Greedy, Sample, Sampling
 from continua.models.store import load, save
-from continua.models.transformer import Transformer, View
+from continua.models.transformer import Held, Transformer, View
 
 __all__ = [
     "Bank",
@@ -21,6 +22,7 @@ __all__ = [
     "GPT2Init",
     "Given",
     "Greedy",
+    "Held",
     "Narrowed",
     "Observations",
     "Patches",
@@ -35,6 +37,7 @@ __all__ = [
     "View",
     "Widened",
     "Xavier",
+    "elastic",
     "generate",
     "initialise",
     "load",
