@@ -144,9 +144,9 @@ def memory_rows(rounds: int, trained: int) -> list[Row]:
         ("Reversible, ReversibleHeun", undone, lambda n: Reversible(), (1.1, 0, 1.45)),
         ("Checkpoint(4)", heun, lambda n: Checkpoint(4), (0, 2.2, 1.45)),
         ("Checkpoint(8)", heun, lambda n: Checkpoint(8), (0, 2.2, 1.45)),
-        ("Checkpoint(√n)", heun, lambda n: Checkpoint(round(n**0.5)), ()),
-        ("Checkpoint(8, recursive=True)", heun, lambda n: Checkpoint(8, recursive=True), ()),
-        ("Checkpoint(n, recursive=True)", heun, lambda n: Checkpoint(n, recursive=True), (0, 2.2)),
+        ("Checkpoint(√n)", heun, lambda n: Checkpoint(round(n**0.5)), (0, 2.2, 1.45)),
+        ("Checkpoint(8, recursive=True)", heun, lambda n: Checkpoint(8, recursive=True), (0, 2.2, 1.45)),
+        ("Checkpoint(n, recursive=True)", heun, lambda n: Checkpoint(n, recursive=True), (0, 2.2, 1.45)),
     ]
     for name, solver, adjoint, bounds in cases:
         few, many = (walked(model, example, n, adjoint(n), solver) for n in (FEW, MANY))
