@@ -105,7 +105,7 @@ def limited(name: str, got: Estimate | float, bound: float, note: str = "") -> R
 
 # --- bytes and time over the number of steps -------------------------------------------------------------------------
 
-DEEP = replace(SIZE, d=64)
+DEEP = SIZE
 FEW, MANY = 4, 64
 
 
@@ -143,7 +143,7 @@ def memory_rows(rounds: int, trained: int) -> list[Row]:
     cases: list[tuple[str, Any, Callable[[int], Adjoint], tuple[float, ...]]] = [
         ("Reversible, ReversibleHeun", undone, lambda n: Reversible(), (1.1, 0, 1.45)),
         ("Checkpoint(4)", heun, lambda n: Checkpoint(4), (0, 2.2, 1.45)),
-        ("Checkpoint(8)", heun, lambda n: Checkpoint(8), (0, 2.2, 1.45)),
+        ("Checkpoint(16)", heun, lambda n: Checkpoint(16), (2.2, 0, 1.45)),
         ("Checkpoint(√n)", heun, lambda n: Checkpoint(round(n**0.5)), (0, 2.2, 1.45)),
         ("Checkpoint(8, recursive=True)", heun, lambda n: Checkpoint(8, recursive=True), (0, 2.2, 1.45)),
         ("Checkpoint(n, recursive=True)", heun, lambda n: Checkpoint(n, recursive=True), (0, 2.2, 1.45)),

@@ -79,10 +79,8 @@ def loss_curve(history: Sequence[dict[str, Any]], path: Path) -> Path:
     plt = pyplot()
     lines = [line for line in history if "loss" in line and "note" not in line]
     steps, losses = [line["step"] for line in lines], [line["loss"] for line in lines]
-    smooth, mean = [], losses[0]
-    for loss in losses:
-        mean += 0.05 * (loss - mean)
-        smooth.append(mean)
+    reach = max(1, len(losses) // 40)
+    smooth = [sum(near) / len(near) for i in range(len(losses)) if (near := losses[max(0, i - reach) : i + reach + 1])]
     held = [(line["step"], line["validation_loss"]) for line in lines if "validation_loss" in line]
     figure, panel = plt.subplots(figsize=(7, 4.2), layout="constrained")
     panel.plot(steps, losses, color="0.85", lw=0.8, label="every step")

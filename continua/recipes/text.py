@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from continua.axes import LeftEnd, at
-from continua.fields import Cubic, Nodal
+from continua.fields import Nodal
 from continua.flow import Fixed, LieTrotter
 from continua.models import Transformer, zoo
 from continua.models.init import Scaled, initialise
@@ -72,7 +72,7 @@ def model_of(settings: TextSettings, vocabulary: int) -> Transformer:
         model = zoo.gpt2(vocab=vocabulary, **sizes)
     else:
         native = at(d=settings.d, h=settings.heads, z=Fixed(settings.depth, LieTrotter()))
-        depth = Nodal(LeftEnd(settings.depth), Cubic())  # at the native steps the stored weights themselves
+        depth = Nodal(LeftEnd(settings.depth))  # at the native steps the stored weights themselves, constant between
         model = Transformer.continuous(vocab=vocabulary, at=native, context=settings.context, bases={"z": depth})
     initialise(model, Scaled(), torch.Generator().manual_seed(settings.weights))
     return model
