@@ -32,7 +32,7 @@ class KFAC:
     Discrete case: on counting axes the factors are those of ``nn.Linear`` in each layer.
     """
 
-    lr: float = 0.05
+    lr: float = 0.02
     momentum: float = 0.9
     decay: float = 0.01
     damping: float = 0.1
