@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,14 @@ def test_factors_of_a_field_are_the_dense_sums() -> None:
     assert gap(got_g, g) < EXACT
 
 
+def calibrated() -> Transformer:
+    """Weights that are multiplied row by row and column by column on other grids than the native one."""
+    return cases.of_fields(lambda axes, native: replace(cases.with_bases()(axes, native), calibrated=True))
+
+
+CASES = {**cases.MODELS, "calibrated": cases.Case(calibrated, cases.series)}
 ALONE = {
+    "calibrated": {"d": 12, "h": 3},
     "gpt2": {},
     "llama": {},
     "albert": {},
@@ -163,9 +171,9 @@ ALONE = {
 
 def lonely(name: str) -> Batch:
     """One token, beside two others where the model reads a source."""
-    if cases.MODELS[name].batch is cases.words:
+    if CASES[name].batch is cases.words:
         return Batch(torch.tensor([[3]]))
-    if cases.MODELS[name].batch is cases.paired:
+    if CASES[name].batch is cases.paired:
         return Batch(torch.tensor([[3]]), source=Batch(torch.tensor([[1, 5]])))
     return Batch(random(1, 1, cases.CHANNELS), times=torch.tensor([[0.5]], dtype=torch.float64))
 
@@ -174,7 +182,7 @@ def lonely(name: str) -> Batch:
 @pytest.mark.parametrize("name", ALONE)
 def test_one_token_and_one_evaluation_make_the_factors_those_of_the_gradient(name: str) -> None:
     """Then the gradient is B g aᵀ, so GᵀG = tr(outputs) inputs and GGᵀ = tr(inputs) outputs, on every grid."""
-    model = cases.MODELS[name].model()
+    model = CASES[name].model()
     made = watched(model)
     sizes = ALONE[name] if name == "encoder-decoder" else {"z": 1, **ALONE[name]}
     (model.at(**sizes) if sizes else model)(lonely(name)).square().sum().backward()
