@@ -174,6 +174,27 @@ def test_a_held_view_answers_alike_and_does_not_hear_of_changes() -> None:
     assert not torch.equal(view(ids()), before)
 
 
+@pytest.mark.spec("B1")
+@pytest.mark.parametrize("wish", OTHERS, ids=str)
+def test_a_size_writes_what_its_logits_say(wish) -> None:
+    view, prompt = calibrated().at(**wish), ids()[:, :3]
+    written = view.generate(prompt, tokens=4)
+    for n in range(3, 7):
+        assert torch.equal(view(written[:, :n])[:, -1].argmax(-1), written[:, n])
+
+
+@pytest.mark.spec("T11")
+def test_what_stands_behind_the_flow_hears_of_its_steps() -> None:
+    model = calibrated()
+    norm = model.readout.before[0]
+    for wish, size in ((2, 1.0), (8, -1.0), (3, math.log2(4 / 3)), (Adaptive(), FINEST)):
+        grids = {**model.at(d=16).discretisation.grids(model.axes), "z": model.mean_step(model.settle(at(z=wish)).z)}
+        _, args = norm.bind(grids)
+        gain = norm.calibration.fields["scale over d by z"].coefficients
+        expected = norm.scale.coefficients * (size * gain).exp()
+        assert torch.allclose(args["fixed"]["scale"], expected, rtol=0, atol=1e-14)
+
+
 # --- the law ----------------------------------------------------------------------------------------------------------
 
 

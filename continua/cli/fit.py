@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from continua.cli.inspect import parse_at
+from continua.cli.sizes import parse_at
 from continua.errors import ConfigError
 from continua.recipes import SHIPPED, parse, resume, start
 

@@ -6,10 +6,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from continua.axes import Discretisation, at
+from continua.axes import Discretisation
 from continua.cli.run import show
+from continua.cli.sizes import parse_at
 from continua.convert import from_hf
-from continua.errors import ConfigError
 from continua.fields import Expansion, Neural, Separable
 from continua.models import EncoderDecoder, Transformer, load
 from continua.models.store import read_json
@@ -45,21 +45,6 @@ def _asked(console: Console, path: Path, wish: str) -> Discretisation:
     from continua.cli.pareto import sizes_for
 
     return sizes_for(console, path, wish)
-
-
-def parse_at(text: str) -> Discretisation:
-    """Read ``d=64,h=2,z=3``.
-
-    >>> print(parse_at("d=64,z=3"))
-    at(d=64, z=3)
-    """
-    sizes: dict[str, Any] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        letter, equals, size = item.partition("=")
-        if not equals or not size.isdigit():
-            raise ConfigError("--at takes sizes such as d=64,h=2,z=3", got=item, remedy="Use whole numbers.")
-        sizes[letter.strip()] = int(size)
-    return at(**sizes)
 
 
 def _open(path: Path) -> Any:

@@ -10,7 +10,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from continua.axes import Discretisation
-from continua.cli.inspect import parse_at
+from continua.cli.sizes import parse_at
 from continua.errors import ConfigError
 from continua.lab import Pareto, pareto
 from continua.recipes import build, changes_of

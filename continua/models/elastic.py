@@ -16,6 +16,7 @@ def elastic(model: nn.Module) -> Any:
     own, twice as many are each of them twice. Steps in depth are nested too. Norms and output maps get a
     ``Calibration``, which starts by letting sums grow like √n. Weights are copied: change one, the other stays.
 
+    >>> import torch
     >>> from continua.models import zoo
     >>> model = elastic(zoo.gpt2(vocab=8, d=16, heads=4, depth=4, context=8))
     >>> ids = torch.zeros(1, 3, dtype=torch.long)

@@ -15,8 +15,8 @@ START = 0.0
 
 
 def apply_once(operator: Operator, grids: Grids, x: Tensor) -> Tensor:
-    """Apply an operator outside the flow (its weights do not depend on depth)."""
-    f, args = operator.bind({**grids, "z": depth_grid((START,))})
+    """Apply an operator outside the flow (its weights do not depend on depth); ``z`` may tell the steps of the flow."""
+    f, args = operator.bind({"z": depth_grid((START,)), **grids})
     return f(START, x, args)
 
 

@@ -32,10 +32,12 @@ from continua.flow import (
 from continua.flow.vectorfield import Cost, read_at
 from continua.models.batch import Batch, place
 from continua.models.build import continuous_parts
+from continua.models.embed import START
 from continua.models.generate import generate
 from continua.models.memory import Bank
 from continua.models.store import save
 from continua.operators import Context, Grids, Parts, depth_grid
+from continua.operators.calibration import FINEST
 from continua.typing import Args, Callable, Tensor
 
 
@@ -144,7 +146,7 @@ class Transformer(nn.Module):
         if context.cache is not None:
             context.cache.append(t)
         if self.readout is not None:
-            return self.readout(path.final, grids, table), path, t
+            return self.readout(path.final, {**grids, "z": self.mean_step(chosen.z)}, table), path, t
         return path.final.masked_fill(~t.observed[..., None], 0.0) if t.has_gaps else path.final, path, t
 
     def _laid(self, batch: Batch | Tensor, chosen: Discretisation) -> tuple[Batch, dict[str, Grid]]:
@@ -198,6 +200,13 @@ class Transformer(nn.Module):
         walked, unit = list(depth.walk(span)), (span[1] - span[0]) / native.steps
         starts = [z for z, _ in walked]
         return depth_grid(nodes, tuple(walked[max(0, bisect_right(starts, z) - 1)][1] / unit for z in nodes))
+
+    def mean_step(self, depth: Any) -> Grid:
+        """What an operator behind the flow may know of its steps: their mean length, the native one being 1."""
+        native = self.native.z
+        if not isinstance(native, Fixed) or depth == native:
+            return depth_grid((START,))
+        return depth_grid((START,), (native.steps / depth.steps if isinstance(depth, Fixed) else 2.0**FINEST,))
 
     def save(self, folder: str | Path) -> Path:
         """Write ``model.safetensors`` and ``config.json`` into ``folder``."""

@@ -11,6 +11,7 @@ from continua.fields import Parametrisation
 from continua.operators.depth import Grids, Weight
 from continua.typing import Letter, Tensor
 
+ALONG = "dhz"
 FINEST = -1.0  # log2 of a step in units of the native one, where steps are searched for
 HALF = -0.5 * math.log(2)  # rough weights add up like √n: half of what the quadrature weights mend is taken back
 
@@ -30,13 +31,11 @@ class Calibration(nn.Module):
     ) -> None:
         super().__init__()
         self.native = {letter: mass_of(weights.axes[letter]) for letter in "dh"}
-        probe = weights.field("zd")
-        self.along = "dhz" if "z" in probe.letters else "dh"
         self.targets = dict(targets)
         self.fields = nn.ModuleDict()
         for target, letters in targets.items():
             for letter in letters:
-                for k in self.along:
+                for k in ALONG:
                     rough = (integrals or {}).get(target) == k and letter == letters[0]
                     field = weights.field(f"z{letter}", mean=HALF if rough else 0.0)
                     self.fields[_name(target, letter, k)] = field  # type: ignore[assignment]
@@ -44,15 +43,12 @@ class Calibration(nn.Module):
     def sizes(self, grids: Grids) -> dict[Letter, float | None]:
         """s_d and s_h; s_z is None where it is a number for each depth."""
         found: dict[Letter, float | None] = {k: max(0.0, math.log2(self.native[k] / len(grids[k]))) for k in "dh"}
-        if "z" in self.along:
-            found["z"] = None
-        return found
+        return {**found, "z": None}
 
     def is_native(self, grids: Grids) -> bool:
         """Whether every size is the native one."""
         z, sizes = grids.get("z"), self.sizes(grids)
-        even = "z" not in self.along or (z is not None and bool((z.weights == 1).all()))
-        return even and sizes["d"] == sizes["h"] == 0.0
+        return z is not None and bool((z.weights == 1).all()) and sizes["d"] == sizes["h"] == 0.0
 
     def weights(self, grids: Grids) -> dict[str, Weight]:
         """What is to be read beside the operator's own weights."""
@@ -67,14 +63,14 @@ class Calibration(nn.Module):
 
     def fold(self, values: dict[str, Tensor], grids: Grids, depths: Sequence[float] | None) -> dict[str, Tensor]:
         """Apply what was read at some depths (None: at every one) to the weights it belongs to."""
-        lengths = None if depths is None else lengths_of(grids.get("z"), depths)
+        lengths = lengths_of(grids.get("z"), depths)
         sizes, own = self.sizes(grids), {name: values[name] for name in self.fields if name in values}
         rest = {name: value for name, value in values.items() if name not in own}
         for target, letters in self.targets.items():
             if target not in rest:
                 continue
             for letter in letters:
-                logs = [_scaled(own[name], sizes[k], lengths) for k in self.along
+                logs = [_scaled(own[name], sizes[k], lengths, depths is not None) for k in ALONG
                         if (name := _name(target, letter, k)) in own]  # fmt: skip
                 if logs:
                     rest[target] = _applied(rest[target], target, letter, sum(logs[1:], logs[0]), grids)
@@ -85,12 +81,14 @@ def _name(target: str, letter: Letter, k: Letter) -> str:
     return f"{target} over {letter} by {k}"
 
 
-def _scaled(gain: Tensor, size: float | None, lengths: Tensor | None) -> Tensor:
+def _scaled(gain: Tensor, size: float | None, lengths: Tensor | None, each: bool) -> Tensor:
+    """s·g; the steps of ``each`` depth for what varies over depth, their mean for what does not."""
     if size is not None:
         return size * gain
     if lengths is None:
         return FINEST * gain
-    return lengths.log2().clamp(FINEST, 2.0).to(gain).view(-1, *[1] * (gain.dim() - 1)) * gain
+    logs = lengths.log2().clamp(FINEST, 2.0).to(gain)
+    return (logs.view(-1, *[1] * (gain.dim() - 1)) if each else logs.mean()) * gain
 
 
 def _applied(value: Tensor, target: str, letter: Letter, log: Tensor, grids: Grids) -> Tensor:
@@ -106,10 +104,10 @@ def _applied(value: Tensor, target: str, letter: Letter, log: Tensor, grids: Gri
     return value * log.exp()[..., None, :]
 
 
-def lengths_of(z: Grid | None, depths: Sequence[float]) -> Tensor | None:
-    """The steps taken at some depths, as a depth grid carries them in its weights; None where they are not known."""
-    if z is None:
-        return None
+def lengths_of(z: Grid | None, depths: Sequence[float] | None) -> Tensor | None:
+    """The steps taken at some depths (None: all of them), which a depth grid carries in its weights, if it is known."""
+    if z is None or depths is None:
+        return None if z is None else z.weights
     known = dict(zip(z.nodes[:, 0].tolist(), z.weights.tolist(), strict=True))
     if any(depth not in known for depth in depths):
         return None

@@ -26,7 +26,9 @@ Finish = Callable[[dict[str, Tensor], Sequence[float] | None], dict[str, Tensor]
 def depth_grid(depths: tuple[float, ...], steps: tuple[float, ...] | None = None) -> Grid:
     """Return the grid of the depths at which a part is read; its weights are the ``steps`` taken there."""
     nodes = np.array(depths, dtype=np.float64)[:, None]
-    weights = torch.ones(len(depths), dtype=torch.float64) if steps is None else torch.tensor(steps).double()
+    weights = (
+        torch.ones(len(depths), dtype=torch.float64) if steps is None else torch.tensor(steps, dtype=torch.float64)
+    )
     return Grid(torch.from_numpy(nodes), weights, key=grid_key(nodes))
 
 

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass, fields, replace
 
-from continua.models.elastic import elastic as made_elastic
+import torch
+
+from continua.models import GPT2Init, initialise
+from continua.models import elastic as made_elastic
 from continua.recipes.recipe import Bundle, shipped
 from continua.recipes.text import TextSettings, text
 from continua.training import Elastic
@@ -32,4 +35,6 @@ def elastic(settings: ElasticSettings) -> Bundle:
         weight=settings.share,
         deep=settings.deep,
     )
-    return replace(bundle, model=made_elastic(bundle.model), training=replace(bundle.training, steps=1000, elastic=law))
+    initialise(bundle.model, GPT2Init(), torch.Generator().manual_seed(settings.weights))
+    training = replace(bundle.training, steps=1000, elastic=law)
+    return replace(bundle, model=made_elastic(bundle.model), training=training)
