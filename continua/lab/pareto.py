@@ -105,8 +105,9 @@ class Pareto:
                 panel.scatter(getattr(point, cost) * unit, point.loss, s=46, color=fill, edgecolors=edge, zorder=2)
             for p in front:
                 place = (getattr(p, cost) * unit, p.loss)
-                panel.annotate(p.name, place, (4, 5), textcoords="offset points", fontsize=7)
-            panel.set_xlabel(label)
+                panel.annotate(p.name, place, (-5, -9), textcoords="offset points", fontsize=7, ha="right")
+            panel.set(xlabel=label, xscale="log")
+            panel.margins(x=0.2)
             panel.grid(alpha=0.25)
         panels[0].set_ylabel("held-out loss")
         figure.suptitle(f"{title}  (orange: native; hollow: never trained)", fontsize=12)

@@ -1,4 +1,4 @@
-"""``examples/ode.py`` runs, asserts what it says, and draws; pages quote what was measured."""
+"""Examples run, assert what they say, and draw; pages quote what was measured."""
 
 import json
 import subprocess
@@ -40,3 +40,22 @@ def test_quoting_replaces_what_stood_there(tmp_path) -> None:
     assert got.startswith("before\n<!-- rows of some.json -->")
     assert got.endswith("<!-- end of rows -->\nbehind\n")
     assert quoted(got, tmp_path) == got
+
+
+@pytest.mark.slow
+@pytest.mark.spec("T1", "T2", "T9")
+def test_the_training_example_keeps_its_promises(tmp_path) -> None:
+    script = [sys.executable, str(ROOT / "examples" / "training.py"), "--out", str(tmp_path)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "120 steps in two sittings" in done.stdout
+    assert all((tmp_path / f"hamiltonian-{when}.png").stat().st_size > 20_000 for when in ("before", "after"))
+
+
+@pytest.mark.slow
+@pytest.mark.spec("B1", "T11")
+def test_the_elastic_example_keeps_its_promises(tmp_path) -> None:
+    script = [sys.executable, str(ROOT / "examples" / "elastic.py"), "--out", str(tmp_path)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "pareto.png").stat().st_size > 20_000
