@@ -254,6 +254,29 @@ def test_the_blocks_of_processes_make_one_block_of_the_batch(processes) -> None:
         assert torch.equal(together, whole[block(16, lesson)])
 
 
+@pytest.mark.spec("T11")
+def test_inner_and_hidden_widths_and_the_context_can_be_drawn_too() -> None:
+    model = elastic(gpt())
+    sizes = Elastic(e=(2, 4), m=(16, 64), t=(4, 7), start=0.0, deep=0.0).over(model)
+    lessons = [lesson for step in range(60) for lesson in sizes.draw(1.0, generator_for("test", step))]
+    assert {lesson.at.e for lesson in lessons} == {2, 4}
+    assert {lesson.at.m for lesson in lessons} == {16, 64}
+    assert {lesson.tokens for lesson in lessons} == {4, 7}
+    task = tiny_task()
+    example = task.example(0, 0)
+    short = example.first(3)
+    assert torch.equal(short.target, example.target[:, :3])
+    assert torch.equal(short.batch.values, example.batch.values[:, :3])
+    torch.manual_seed(0)
+    model = elastic(zoo.gpt2(vocab=task.tokens.size, d=16, heads=4, depth=2, context=task.context).double())
+    objective = Objective(model, task)
+    objective.elastic, objective.lessons = Elastic(), [Lesson(model.native, 0, 1, tokens=3)]
+    _, terms = objective(example, Whole.of(example))
+    assert abs(float(terms["elastic"])) < 1e-12, "a causal model answers as before"
+    with refused(ConfigError, "got answers [32]", "Leave t out"):
+        digits(batch=32).example(0, 0).first(2)
+
+
 # --- the objective ----------------------------------------------------------------------------------------------------
 
 

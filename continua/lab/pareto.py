@@ -107,7 +107,10 @@ class Pareto:
                 place = (getattr(p, cost) * unit, p.loss)
                 panel.annotate(p.name, place, (-5, -9), textcoords="offset points", fontsize=7, ha="right")
             panel.set(xlabel=label, xscale="log")
-            panel.margins(x=0.2)
+            panel.margins(x=0.25)
+            for side in (panel.xaxis.set_major_formatter, panel.xaxis.set_minor_formatter):
+                side(plt.FuncFormatter(lambda value, _: f"{value:g}"))
+            panel.tick_params(axis="x", which="both", labelsize=8)
             panel.grid(alpha=0.25)
         panels[0].set_ylabel("held-out loss")
         figure.suptitle(f"{title}  (orange: native; hollow: never trained)", fontsize=12)

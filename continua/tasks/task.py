@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 
 from continua.axes import Grid
+from continua.errors import ConfigError
 from continua.models import Batch
 from continua.typing import Tensor
 
@@ -39,6 +40,17 @@ class Example:
             return self
         batch = _rows(self.batch, part, self.samples)
         return Example(batch, self.target[part], None if self.counted is None else self.counted[part])
+
+    def first(self, tokens: int) -> "Example":
+        """The same sequences up to a number of tokens: a shorter context."""
+        values = self.batch.values
+        plain = replace(self.batch, values=None) == Batch()
+        if not plain or not isinstance(values, Tensor) or self.target.shape[:2] != values.shape[:2]:
+            remedy = "Leave t out where tokens have stamps, a source, or share an answer."
+            got = f"answers {list(self.target.shape)}"
+            raise ConfigError("only bare sequences with an answer at each token are cut", got=got, remedy=remedy)
+        counted = None if self.counted is None else self.counted[:, :tokens]
+        return Example(replace(self.batch, values=values[:, :tokens]), self.target[:, :tokens], counted)
 
     def to(self, device: torch.device) -> "Example":
         """The same example on another device."""

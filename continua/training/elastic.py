@@ -11,15 +11,17 @@ from continua.axes import Discretisation, at
 from continua.config import register
 from continua.errors import ConfigError
 
+LETTERS = "dhzemt"
 WIDTHS = (16, 17, 18, 19, 21, 22, 23, 24, 26, 28, 30, 32)  # of 32; without 20, so that 5/8 tells of sizes never seen
 
 
 class Lesson(NamedTuple):
-    """A size that learns at one step, from one of ``parts`` equal blocks of the batch."""
+    """A size that learns at one step, from one of ``parts`` equal blocks of the batch, or of its first tokens."""
 
     at: Discretisation
     block: int
     parts: int
+    tokens: int | None = None
 
 
 @register
@@ -29,14 +31,18 @@ class Elastic:
 
     The native size learns from the data as ever, at every step; until ``start`` (a share of all steps) it is alone.
     Then at each step some sizes are drawn, each sees one of ``parts`` equal blocks of the batch and learns to answer
-    as the native size does. ``d``, ``h``, ``z`` are the sizes to draw from (None: see ``over``); e and m follow d as
-    ``at`` has it. A size is one axis made smaller, all of them as small as they get, or each at random, in equal
-    shares; with the chance ``deep`` it is twice the native steps instead, on half of a block.
+    as the native size does. ``d``, ``h``, ``z`` are the sizes to draw from (None: see ``over``). Unless they are given
+    too, ``e`` stays and ``m`` follows d as ``at`` has it; ``t`` are numbers of tokens, for shorter contexts. A size is
+    one axis made smaller, all of them as small as they get, or each at random, in equal shares; with the chance
+    ``deep`` it is twice the native steps instead, on half of a block.
     """
 
     d: tuple[int, ...] | None = None
     h: tuple[int, ...] | None = None
     z: tuple[int, ...] | None = None
+    e: tuple[int, ...] | None = None
+    m: tuple[int, ...] | None = None
+    t: tuple[int, ...] | None = None
     draws: int = 2
     parts: int = 2
     start: float = 0.4
@@ -48,7 +54,7 @@ class Elastic:
         if self.draws < 1 or self.parts < 1 or not 0 <= self.start <= 1 or not 0 <= self.distil <= 1:
             remedy = "Use draws and parts from 1 on, start and distil between 0 and 1."
             raise ConfigError("this is no elastic training", got=self, remedy=remedy)
-        for letter in "dhz":
+        for letter in LETTERS:
             sizes = getattr(self, letter)
             if sizes is not None and (not sizes or min(sizes) < 1):
                 raise ConfigError(f"{letter} lists the sizes to draw", got=sizes, remedy=f"Write {letter}=(64, 128).")
@@ -57,9 +63,10 @@ class Elastic:
         """The law for one model: from half of everything to all of it, widths in 32nds (some are left out)."""
         native = model.native
         full = {"d": native.d.n, "h": native.h.n, "z": native.z.steps}
+        full |= {k: getattr(native, k).n for k in "em" if getattr(self, k)}
         width = [round(full["d"] * k / 32) for k in WIDTHS]
         usual = {"d": width, **{k: [max(1, full[k] // 2), full[k]] for k in "hz"}}
-        chosen = {k: tuple(dict.fromkeys(getattr(self, k) or usual[k])) for k in "dhz"}
+        chosen = {k: tuple(dict.fromkeys(getattr(self, k) or usual[k])) for k in full}
         return Sizes(full, chosen, self)
 
 
@@ -86,7 +93,8 @@ class Sizes:
                 sizes, parts = {**self.full, "z": 2 * self.full["z"]}, 2 * law.parts
             else:
                 sizes, parts = self._smaller(pick), law.parts
-            lessons.append(Lesson(at(**sizes), pick(parts), parts))
+            tokens = law.t[pick(len(law.t))] if law.t else None
+            lessons.append(Lesson(at(**sizes), pick(parts), parts, tokens))
         return lessons
 
     def _smaller(self, pick: Callable[[int], int]) -> dict[str, int]:

@@ -82,12 +82,14 @@ class Objective(nn.Module):
             raise ConfigError("this task has no way to imitate answers", got=type(self.task).__name__, remedy=remedy)
         for lesson in self.lessons:
             rows = block(len(teacher), lesson)
-            own = example.rows(rows)
+            own, taught = example.rows(rows), teacher[rows]
+            if lesson.tokens is not None:
+                own, taught = own.first(lesson.tokens), taught[:, : lesson.tokens]
             answer = model.run(own.batch, at=lesson.at)[0]
             if elastic.distil < 1:
                 total = total + (1 - elastic.distil) * self.task.loss(answer, own)
             if elastic.distil > 0 and imitation is not None:
-                total = total + elastic.distil * imitation(answer, teacher[rows], own)
+                total = total + elastic.distil * imitation(answer, taught, own)
         parts = sum(1 / lesson.parts for lesson in self.lessons)
         return total * (elastic.weight / (whole.count * parts))
 
