@@ -15,8 +15,8 @@ START = 0.0
 
 
 def apply_once(operator: Operator, grids: Grids, x: Tensor) -> Tensor:
-    """Apply an operator outside the flow (its weights do not depend on depth); ``z`` may tell the steps of the flow."""
-    f, args = operator.bind({"z": depth_grid((START,)), **grids})
+    """Apply an operator outside the flow (its weights do not depend on depth), which may be told its ``steps``."""
+    f, args = operator.bind({**grids, "z": grids.get("steps", depth_grid((START,)))})
     return f(START, x, args)
 
 

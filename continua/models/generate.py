@@ -161,7 +161,7 @@ class _Writer:
         return final
 
     def _answer(self, x: Tensor) -> Tensor:
-        grids = {**self.grids, "t": counting(1, self.t.nodes), "z": self.model.mean_step(self.depth)}
+        grids = {**self.grids, "t": counting(1, self.t.nodes), "steps": self.model.mean_step(self.depth)}
         logits: Tensor = self.model.readout(x, grids, getattr(self.model.embed, "table", None))
         return logits[:, -1]
 

@@ -146,7 +146,7 @@ class Transformer(nn.Module):
         if context.cache is not None:
             context.cache.append(t)
         if self.readout is not None:
-            return self.readout(path.final, {**grids, "z": self.mean_step(chosen.z)}, table), path, t
+            return self.readout(path.final, {**grids, "steps": self.mean_step(chosen.z)}, table), path, t
         return path.final.masked_fill(~t.observed[..., None], 0.0) if t.has_gaps else path.final, path, t
 
     def _laid(self, batch: Batch | Tensor, chosen: Discretisation) -> tuple[Batch, dict[str, Grid]]:
