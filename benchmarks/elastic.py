@@ -119,10 +119,12 @@ def work(job: Job) -> dict[str, Any]:
 
 
 def jobs(seeds: int, steps: int) -> list[Job]:
-    """Longest first."""
-    every = [Job("elastic", "native", seed, steps) for seed in range(seeds)]
-    every += [Job("longer", "native", seed, round(1.5 * steps)) for seed in range(seeds)]
-    return every + [Job("separate", name, seed, steps) for name in SIZES for seed in range(seeds)]
+    """Seed by seed, the longest first."""
+    every = []
+    for seed in range(seeds):
+        every += [Job("elastic", "native", seed, steps), Job("longer", "native", seed, round(1.5 * steps))]
+        every += [Job("separate", name, seed, steps) for name in SIZES]
+    return every
 
 
 def finished(path: Path) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ def show(console: Console, run: Run, model: Any) -> None:
 
 
 def _drift(console: Console, run: Run, model: Any) -> None:
-    """The held-out loss at the native size and at halves of it, by the first windows of the held-out text."""
+    """The held-out loss at the native size and at halves of it, by some windows of the held-out text."""
     task = build(run.about["recipe"], changes_of(run)).task
     if not isinstance(task, Text):
         return
@@ -45,7 +45,7 @@ def _drift(console: Console, run: Run, model: Any) -> None:
     native = model.native
     halves = {"d": max(1, native.d.n // 2), "h": max(1, native.h.n // 2), "z": max(1, native.z.steps // 2)}
     wishes: list[dict[str, int]] = [{}, *({k: v} for k, v in halves.items()), halves, {"z": 2 * native.z.steps}]
-    table = Table("size", "held-out loss", "against native", title=f"drift over sizes (first {WINDOWS} windows)")
+    table = Table("size", "held-out loss", "against native", title=f"drift over sizes ({WINDOWS} held-out windows)")
     base = None
     for wish in wishes:
         name = ", ".join(f"{k}={v}" for k, v in wish.items()) or "native"
