@@ -12,14 +12,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.profiler import ProfilerActivity
+
+from continua.lab import memory as lab
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = ("continua", "torch", "numpy", "transformers", "safetensors")
@@ -147,35 +147,9 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """The most tensor bytes alive at once during ``work``, over those alive before it.
-
-    Read from the allocator's own log (``torch.profiler``), so the number is exact and repeats to the byte, where the
-    resident size of a process depends on what malloc keeps.
-    """
-    work()  # buffers that are made once are not part of a step
-    gc.collect()
-    with silent(), torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
-        work()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
-        log.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    changes = [(event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]"]
-    alive = np.cumsum([change for _, change in sorted(changes, key=lambda pair: pair[0])])
-    return int(alive.max())
-
-
-@contextmanager
-def silent() -> Iterator[None]:
-    """The profiler writes to the file descriptor of stderr itself, where no logging level reaches it."""
-    kept = os.dup(2)
-    try:
-        with open(os.devnull, "w", encoding="utf-8") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+    """The most tensor bytes alive at once during ``work``; buffers that are made once are not part of it."""
+    work()
+    return lab.peak_bytes(work)
 
 
 # --- results ---------------------------------------------------------------------------------------------------------

@@ -203,7 +203,8 @@ def fewest(attempt: Attempt, methods: dict[str, int], scan: Sequence[float]) -> 
 def saved_bytes(run: Callable[[], object]) -> int:
     """Tensor bytes alive after ``run``, while its answer is held, over those alive before: from the allocator's log."""
     import torch
-    from common import silent
+
+    from continua.lab.memory import silent
 
     run()  # buffers that are made once are not part of a step
     gc.collect()

@@ -15,11 +15,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
-from common import Row, environment, silent, write
+from common import Row, environment, write
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from continua.lab.memory import silent
 from tests.measure import slope
 from tests.test_memory import BLOCKED, FUSED, LARGE, LINEAR, bytes_over
 

@@ -1,13 +1,9 @@
 """One checkpoint at many sizes: loss, time, FLOPs and memory of each, and the front of those that nothing beats."""
 
-import gc
 import json
-import os
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +13,7 @@ import torch
 from continua.axes import Discretisation, at
 from continua.errors import ConfigError
 from continua.lab.complexity import predict
+from continua.lab.memory import peak_bytes
 from continua.lab.plots import pyplot, save
 from continua.tasks import Example, Task
 
@@ -191,40 +188,3 @@ def _interleaved(views: Sequence[Any], sample: Example, rounds: int) -> list[flo
 def _wait(sample: Example) -> None:
     if sample.target.is_cuda:
         torch.cuda.synchronize(sample.target.device)
-
-
-def peak_bytes(work: Callable[[], object]) -> int:
-    """The most tensor bytes alive at once during ``work`` over those before it, from the allocator's own log."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        work()
-        if (used := torch.cuda.max_memory_allocated() - before) > 0:
-            return used
-    kinds = [torch.profiler.ProfilerActivity.CPU]
-    with _silent(), torch.profiler.profile(activities=kinds, profile_memory=True) as log:
-        work()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
-        log.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    changes = sorted((event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]")
-    alive = most = 0
-    for _, change in changes:
-        alive += change
-        most = max(most, alive)
-    return most
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """The profiler writes to the file descriptor of stderr itself, where no logging level reaches it."""
-    kept = os.dup(2)
-    try:
-        with open(os.devnull, "w", encoding="utf-8") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
