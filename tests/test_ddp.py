@@ -67,6 +67,7 @@ def work(rank: int, folder: str) -> None:
         for j, gradient in enumerate(gradients(model, data(rank))):
             found[f"{i}.{j}"] = gradient
     save_file(found, place / f"{rank}.safetensors")
+    torch.distributed.barrier()  # as in training.distributed.joined
     torch.distributed.destroy_process_group()
 
 

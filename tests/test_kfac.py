@@ -388,6 +388,7 @@ def work(rank: int, folder: str, size: int) -> None:
         made.step(1.0)
     save_file({name: p.detach() for name, p in module.named_parameters()}, place / f"{size}-{rank}.safetensors")
     if size > 1:
+        torch.distributed.barrier()  # as in training.distributed.joined
         torch.distributed.destroy_process_group()
 
 

@@ -73,6 +73,8 @@ def joined() -> Iterator[World]:
         dist.init_process_group("nccl" if cuda else "gloo")
     try:
         yield World(rank, size, device)
+        if started:
+            dist.barrier()  # gloo hangs if it is destroyed while its threads still let go of the last gradients
     finally:
         if started:
             dist.destroy_process_group()
