@@ -22,29 +22,40 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy as np
 import torch
 from common import RESULTS, Row, environment, write
-from elastic import FINER, LR, SIZES, WINDOWS, model_of, task_of
+from elastic import FINER, LR, SIZES, WINDOWS, TextSettings, model_of, task_of
 
-from continua.axes import LeftEnd, at
-from continua.fields import BSpline, Legendre, Nodal
-from continua.flow import Fixed, LieTrotter
+from continua.axes import Interval, LeftEnd, Nested, at
+from continua.fields import BSpline, Cosine, Legendre, Nodal
+from continua.flow import Fixed, LieTrotter, SaveAt
 from continua.models import Transformer
 from continua.models.build import continuous_parts
 from continua.models.elastic import elastic
 from continua.models.init import GPT2Init, initialise
-from continua.optim import AdamW, ByRole, Muon
-from continua.training import Elastic, KineticEnergy, Smoothness, fit
+from continua.optim import SOAP, AdamW, ByRole, Muon
+from continua.training import Elastic, KineticEnergy, Progress, Smoothness, fit
+from continua.training.elastic import Sizes, block
+from continua.training.objective import Objective
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A change of the default: of the law, of the model, of the penalties or of the optimiser."""
+    """A change of the default: of the law, of the model, of the penalties or of the optimiser.
+
+    ``sorted`` puts the channels of greatest variance where narrow sizes read, once, when lessons begin: the part of a
+    rotation to principal directions that LayerNorm allows without changing the model. ``noise`` moves the nodes along
+    d by a random share of a turn at each lesson. ``states`` adds the squared distance of normalised states along depth.
+    """
 
     law: Elastic | None = Elastic()  # noqa: RUF009  (frozen)
     model: str = "elastic"
     penalties: Any = None
-    optimiser: ByRole = field(default_factory=lambda: ByRole(AdamW(LR)))
+    optimiser: ByRole = field(default_factory=lambda: ByRole(AdamW(LR, decay=TextSettings.decay)))
+    sorted: bool = False
+    noise: bool = False
+    states: float = 0.0
 
 
 TRIALS = {
@@ -52,8 +63,9 @@ TRIALS = {
     "plain training, only read at other sizes": Trial(law=None),
     "own loss instead of imitation": Trial(Elastic(distil=0.0)),
     "half loss, half imitation": Trial(Elastic(distil=0.5)),
+    "states along depth too": Trial(states=1.0),
     "weight 1": Trial(Elastic(weight=1.0)),
-    "weight 0.25": Trial(Elastic(weight=0.25)),
+    "weight 0.3": Trial(Elastic(weight=0.3)),
     "from the first step": Trial(Elastic(start=0.0)),
     "from 70 % on": Trial(Elastic(start=0.7)),
     "from the first step, weight 1": Trial(Elastic(start=0.0, weight=1.0)),
@@ -62,12 +74,17 @@ TRIALS = {
     "few widths": Trial(Elastic(d=(64, 96, 128))),
     "never twice the steps": Trial(Elastic(deep=0.0)),
     "no calibration": Trial(model="bare"),
+    "channels sorted by variance": Trial(sorted=True),
+    "noise on the nodes of d": Trial(noise=True),
     "Fourier resampling along widths": Trial(model="fourier"),
+    "cosine resampling along widths": Trial(model="cosine"),
     "Legendre functions of depth": Trial(model="legendre"),
     "B-splines of depth": Trial(model="spline"),
+    "a shared base and one slope over depth": Trial(model="base"),
     "kinetic energy": Trial(penalties=1e-3 * KineticEnergy()),
     "smoothness over depth": Trial(penalties=1e-4 * Smoothness("z")),
     "Muon for kernels": Trial(optimiser=ByRole(AdamW(LR), kernel=Muon(0.02))),
+    "SOAP for kernels": Trial(optimiser=ByRole(AdamW(LR), kernel=SOAP(LR))),
 }
 
 
@@ -80,9 +97,13 @@ def made(kind: str, vocabulary: int, seed: int) -> Transformer:
                 part.calibration = None
         return model
     d, h, z = SIZES["native"]
-    bases = {"fourier": Nodal(LeftEnd(z)), "legendre": Legendre(z), "spline": BSpline(z, 2)}
+    bases: dict[str, Any] = {"legendre": Legendre(z), "spline": BSpline(z, 2), "base": Legendre(2)}
+    chosen, axes = {"z": bases.get(kind, Nodal(LeftEnd(z)))}, {}
+    if kind == "cosine":
+        axes = {"d": Interval(mass=d), "m": Interval(mass=4 * d)}
+        chosen |= {"d": Cosine(d), "c": Cosine(d), "m": Cosine(4 * d)}
     native = at(d=d, h=h, z=Fixed(z, LieTrotter()))
-    model = Transformer(**continuous_parts(vocab=vocabulary, at=native, context=128, bases={"z": bases[kind]}))
+    model = Transformer(**continuous_parts(vocab=vocabulary, at=native, context=128, bases=chosen, **axes))
     initialise(model, GPT2Init(), torch.Generator().manual_seed(seed))
     return model
 
@@ -92,10 +113,82 @@ def train(name: str, seed: int, steps: int) -> tuple[Transformer, float]:
     torch.set_num_threads(1)
     trial, task = TRIALS[name], replace(task_of(), limit=1)
     model = made(trial.model, task.tokens.size, seed)
+    if trial.noise:
+        Sizes.draw = noisy  # type: ignore[method-assign]
+    if trial.states:
+        Objective._taught = with_states  # type: ignore[method-assign]
+    begins = round(Elastic().start * steps)
+
+    def watch(progress: Progress) -> None:
+        if trial.sorted and progress.step == begins:
+            sort_channels(model, task)
+
     start = time.process_time()
     fit(model, task, optimiser=trial.optimiser, penalties=trial.penalties, steps=steps, seed=seed,
-        evaluate_every=steps, elastic=trial.law, watch=lambda at: None)  # fmt: skip
+        evaluate_every=steps, elastic=trial.law, watch=watch)  # fmt: skip
     return model.eval(), time.process_time() - start
+
+
+@torch.no_grad()
+def sort_channels(model: Transformer, task: Any) -> None:
+    """Move the channels of greatest variance to the nodes that narrow sizes read; the answers stay."""
+    path = model.run(task.example(10**6, 0).batch)[1]
+    order = path.final.flatten(0, -2).var(0).argsort(descending=True)
+    width = len(order)
+    inverse = [int(f"{i:0{width.bit_length() - 1}b}"[::-1], 2) for i in range(width)]  # van der Corput, in cells
+    moved = torch.empty_like(order)
+    moved[inverse] = order
+    for part in model.modules():
+        letters = getattr(part, "letters", ())
+        for axis, letter in enumerate(letters):
+            if letter in "dc" and part.coefficients.shape[axis] == width:
+                part.coefficients.copy_(part.coefficients.index_select(axis, moved))
+
+
+_draw = Sizes.draw
+
+
+def noisy(self: Sizes, progress: float, generator: torch.Generator) -> list[Any]:
+    """Lessons whose nodes along d are moved by a random share of a turn."""
+    found = []
+    for lesson in _draw(self, progress, generator):
+        share = float(torch.rand(1, generator=generator))
+        n = int(lesson.at.d)
+        found.append(lesson._replace(at=replace(lesson.at, d=Moved(n, share))) if n < self.full["d"] else lesson)
+    return found
+
+
+@dataclass(frozen=True)
+class Moved(Nested):
+    """Nested nodes, moved around the interval."""
+
+    share: float = 0.0
+
+    def reference(self, periodic: bool) -> tuple[Any, Any]:
+        """The same weights."""
+        nodes, weights = super().reference(periodic)
+        return np.sort((nodes + self.share) % 1.0), weights
+
+
+def with_states(self: Any, elastic: Elastic, teacher: torch.Tensor, example: Any, whole: Any) -> torch.Tensor:
+    """Imitate the answers, and on native widths the normalised states after half and all of the depth."""
+    total = teacher.new_zeros(())
+    with torch.no_grad():
+        known = self.model.run(example.batch, keep=SaveAt(every=1))[1].x
+    for lesson in self.lessons:
+        rows = block(len(teacher), lesson)
+        own = example.rows(rows)
+        answer, path, _ = self.model.run(own.batch, at=lesson.at, keep=SaveAt(every=1))
+        total = total + self.task.imitation(answer, teacher[rows], own)
+        if answer.shape == teacher[rows].shape and path.final.shape[-1] == known[0].shape[-1]:
+            for share in (0.5, 1.0):
+                mine, theirs = (kept[round(share * (len(kept) - 1))] for kept in (path.x, known))
+                apart = torch.nn.functional.normalize(mine, dim=-1) - torch.nn.functional.normalize(
+                    theirs[rows], dim=-1
+                )
+                total = total + apart.square().sum()
+    parts = sum(1 / lesson.parts for lesson in self.lessons)
+    return total * (elastic.weight / (whole.count * parts))
 
 
 def work(name: str, seed: int, seconds: float) -> dict[str, Any]:
@@ -157,7 +250,7 @@ def rows_of(lines: list[dict[str, Any]]) -> list[Row]:
 def main() -> None:
     """Run what is missing, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=120.0, help="CPU seconds of a run")
+    parser.add_argument("--seconds", type=float, default=60.0, help="CPU seconds of a run")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=[], help="trials whose name begins with one of these")
     parser.add_argument("--quick", action="store_true", help="a second each, nothing is written")

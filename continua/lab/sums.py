@@ -145,7 +145,7 @@ class ByFourier:
 
     def _moments(self, points: Tensor, w: Tensor, count: int) -> Tensor:
         if self._library(points, count):
-            import finufft  # type: ignore[import-untyped]
+            import finufft
 
             found = finufft.nufft1d1(points.angle().numpy(), (w + 0j).numpy(), 2 * count - 1, eps=1e-14, isign=1)
             return torch.from_numpy(found)[count - 1 :].to(points)
