@@ -63,8 +63,9 @@ class Interaction:
         x: Float[Tensor, "*b n d"],
         weights: Float[Tensor, "*b n"] | None = None,
         matrices: tuple[Tensor | None, Tensor | None, Tensor | None] | None = None,
+        unit: bool = True,
     ) -> Tensor:
-        """What attention and the feed-forward map add, before it is made tangent."""
+        """What attention and the feed-forward map add, before it is made tangent; ``unit`` tokens lie on the sphere."""
         q, k, v = self.matrices if matrices is None else matrices
         for name, each in (("q", q), ("k", k), ("v", v)):
             if each is not None and each.shape[-1] != x.shape[-1]:
@@ -75,18 +76,19 @@ class Interaction:
         found = None
         for h in range(heads):
             qh, kh, vh = (None if m is None else m[h if m.shape[0] > 1 else 0].to(x) for m in stacks)
-            got = self._attend(self._query(x, weights, qh, kh))
-            got = got if vh is None else got @ vh.mT
-            found = got if found is None else found + got
+            seen = self._attend(self._query(x, weights, qh, kh, unit))
+            seen = seen if vh is None else seen @ vh.mT
+            found = seen if found is None else found + seen
         assert found is not None
         return found if self.feed is None else found + self.feed(x)
 
-    def _query(self, x: Tensor, weights: Tensor | None, q: Tensor | None, k: Tensor | None) -> Query:
+    def _query(self, x: Tensor, weights: Tensor | None, q: Tensor | None, k: Tensor | None, unit: bool) -> Query:
         if q is None and k is None:
-            return Query(x, x, weights, self.beta, self.causal, 1.0, math.copysign(1.0, self.beta))
+            norm = 1.0 if unit else None
+            return Query(x, x, weights, self.beta, self.causal, norm, math.copysign(1.0, self.beta))
         score = q if k is None else k.mT if q is None else k.mT @ q  # y = Kᵀ Q x, so that ⟨y_i, x_j⟩ = ⟨Q x_i, K x_j⟩
         assert score is not None
-        norm, least = self._turn(score)
+        norm, least = self._turn(score) if unit and not score.requires_grad else (None, -1.0)
         return Query(x @ score.mT, x, weights, self.beta, self.causal, norm, least)
 
     def _turn(self, score: Tensor) -> tuple[float | None, float]:

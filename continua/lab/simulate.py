@@ -90,7 +90,7 @@ def simulate(
     def field(z: float, x: Tensor, args: Any) -> Tensor:
         if watch is not None:
             watch(min(1.0, z / until))
-        return interaction.drift(x, args["w"], tuple(args["m"]))
+        return interaction.drift(retract(x), args["w"], tuple(args["m"]))  # stages of a step are a little off it
 
     args = {"w": particles.weights, "m": list(interaction.matrices)}
     path = solve(
@@ -126,7 +126,7 @@ def layers(
     x, kept = particles.x, [particles.x]
     for _ in range(steps):
         seen = retract(x) if norm is Norm.PRE else x
-        x = skip * x + epsilon * interaction.drift(seen, particles.weights)
+        x = skip * x + epsilon * interaction.drift(seen, particles.weights, unit=norm is not Norm.NONE)
         x = retract(x) if norm is Norm.POST else x
         kept.append(x)
     times = torch.arange(steps + 1, dtype=particles.x.dtype, device=particles.x.device) * epsilon
@@ -139,7 +139,9 @@ def free(
     """x' = A(N(x)), tokens that are free in length: the limit of pre-norm layers (``Norm.NONE``: x' = A(x))."""
 
     def field(z: float, x: Tensor, args: Any) -> Tensor:
-        return interaction.drift(retract(x) if norm is Norm.PRE else x, args["w"], tuple(args["m"]))
+        if norm is Norm.PRE:
+            return interaction.drift(retract(x), args["w"], tuple(args["m"]))
+        return interaction.drift(x, args["w"], tuple(args["m"]), unit=False)
 
     times = _times(save, until)
     args = {"w": particles.weights, "m": list(interaction.matrices)}

@@ -1,13 +1,14 @@
 """Sums over all tokens, Σ_j w_j exp(β⟨y_i, x_j⟩) x_j and its mean: by pairs, fused, by Fourier series, by harmonics.
 
 ``y`` are the queries, ``x`` the sources, ``weights`` theirs (sum one; None: 1/n each). Every way gives what ``Dense``
-gives in float64, to round-off; ``fits`` says where it is allowed, and ``chosen`` takes the cheapest that fits.
+gives in float64, to round-off; ``fits`` says where it is allowed, and ``chosen`` takes the cheapest that fits. Series
+know the sphere alone: their gradients are right along it.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch.nn import functional
@@ -16,7 +17,7 @@ from continua.errors import ConfigError
 from continua.typing import Tensor
 
 BLOCK = 1 << 22  # scores in memory at once
-ROUND_OFF = 1e-10  # a series is allowed where what it loses stays below this
+ROUND_OFF = 1e-9  # a series is allowed where what it loses stays below this
 OVERFLOW = 650.0
 
 
@@ -31,15 +32,16 @@ class Query(NamedTuple):
     norm: float | None  # of every y, where the queries are a scaled rotation of the sources
     least: float  # a lower bound of ⟨y_i, x_i⟩ β / (|β| norm): how well a token sees itself
 
-    def loss(self, modes: float) -> float:
+    def loss(self, modes: int) -> float:
         """What a series loses, relative to its sum: round-off · n · e^{|β|(1 − cos)}, since tokens see themselves."""
-        smallest = 1 / self.x.shape[-2] if self.weights is None else float(self.weights.min())
+        smallest = 1 / self.x.shape[-2] if self.weights is None else float(self.weights.detach().min())
         exponent = abs(self.beta) * (self.norm or 0.0) * (1 - self.least)
         if smallest <= 0 or exponent > 40:
             return math.inf
         return 1e-16 * math.sqrt(modes) * math.exp(exponent) / smallest
 
 
+@runtime_checkable
 class Sums(Protocol):
     """A way to sum."""
 
