@@ -66,12 +66,22 @@ def inspect(
     attention: Annotated[
         str | None, typer.Option(help="A text: show what every attention head does with it, and draw it.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where --attention writes its figures.")] = Path("runs/attention"),
+    dynamics: Annotated[
+        bool, typer.Option("--dynamics", help="Measure how tokens move through the layers, and draw it.")
+    ] = False,
+    text: Annotated[str | None, typer.Option(help="What --dynamics reads; a few sentences if left out.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where figures go. By default runs/attention or runs/dynamics.")
+    ] = None,
 ) -> None:
-    """Print what a model is: axes, grid, parts, fields and parameters; or what its attention does with a text."""
-    from continua.cli.inspect import run
+    """Print what a model is: axes, grid, parts, fields and parameters; or what it does with a text."""
+    from continua.cli.inspect import look_closer, run
 
-    run(path, at, attention, out)
+    closer = dynamics or text is not None
+    if attention is not None or not closer:
+        run(path, at, attention, out or Path("runs/attention"))
+    if closer:
+        look_closer(path, at, dynamics, text, out or Path("runs/dynamics"))
 
 
 @app.command()

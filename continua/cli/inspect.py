@@ -10,6 +10,7 @@ from continua.axes import Discretisation
 from continua.cli.run import show
 from continua.cli.sizes import parse_at
 from continua.convert import from_hf
+from continua.errors import ConfigError
 from continua.fields import Expansion, Neural, Separable
 from continua.models import EncoderDecoder, Transformer, load
 from continua.models.store import read_json
@@ -38,6 +39,19 @@ def run(path: Path, wish: str, text: str | None = None, out: Path = Path("runs/a
         table(console, measure(console, opened, [model.native, at], WINDOWS))
     elif opened is not None:
         show(console, opened, model)
+
+
+def look_closer(path: Path, wish: str, asked: bool, text: str | None, out: Path) -> None:
+    """Load the folder and measure how tokens move through its layers."""
+    from continua.cli.dynamics import run as measure
+
+    if not asked:
+        raise ConfigError("--text is what --dynamics reads", got="--text alone", remedy="Add --dynamics.")
+    console = Console()
+    opened = Run.open(path) if (path / "run.json").is_file() else None
+    model = _open(path) if opened is None else opened.model()
+    at = parse_at(wish) if opened is None else _asked(console, path, wish)
+    measure(console, model, path if opened is None else opened, text, at, out)
 
 
 def _asked(console: Console, path: Path, wish: str) -> Discretisation:
