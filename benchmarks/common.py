@@ -171,13 +171,18 @@ class Row:
     @property
     def shown(self) -> str:
         """The value with its interval."""
-        interval = "" if self.low is None or self.high is None else f" [{self.low:.3f}, {self.high:.3f}]"
-        return f"{self.value:.3f}{interval}{self.unit and ' ' + self.unit}"
+        interval = "" if self.low is None or self.high is None else f" [{_plain(self.low)}, {_plain(self.high)}]"
+        return f"{_plain(self.value)}{interval}{self.unit and ' ' + self.unit}"
 
     @property
     def verdict(self) -> str:
         """PASS, MISS, or nothing."""
         return "" if self.held is None else "PASS" if self.held else "MISS"
+
+
+def _plain(value: float) -> str:
+    """Three decimals, or three digits of what would vanish in them."""
+    return f"{value:.3f}" if value == 0 or abs(value) >= 1e-2 else f"{value:.3g}"
 
 
 def row(name: str, got: Estimate, **rest: Any) -> Row:

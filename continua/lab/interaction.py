@@ -12,7 +12,7 @@ from continua.geometry import tangent
 from continua.lab.sums import Query, Sums, by_rows, chosen, log_weights
 from continua.typing import Float, Tensor
 
-SINKHORN_STEPS, SINKHORN_CLOSE = 2000, 1e-13
+SINKHORN_STEPS, SINKHORN_CLOSE, SINKHORN_NEAR = 2000, 1e-14, 2e-13
 TIE = 1e-9  # scores this close to the greatest share the attention of hardmax
 Matrices = Float[Tensor, "... _ _"]
 
@@ -148,15 +148,16 @@ class Sinkhorn(Interaction):
         n = scores.shape[-1]
         known = log_weights(asked)
         logs = torch.full_like(scores[..., 0], -math.log(n)) if known is None else known
-        f, g = torch.zeros_like(logs), torch.zeros_like(logs)
+        f, g, before = torch.zeros_like(logs), torch.zeros_like(logs), math.inf
         for step in range(SINKHORN_STEPS):
             rows = -torch.logsumexp(scores + (g + logs)[..., None, :], -1)
             f = rows if step == 0 else (f + rows) / 2  # damped: symmetric scores would swing between two scalings
             columns = -torch.logsumexp(scores + (f + logs)[..., :, None], -2)
             moved = float((columns - g).detach().abs().max())
             g = columns if step == 0 else (g + columns) / 2
-            if moved < SINKHORN_CLOSE * max(1.0, abs(self.beta)):
+            if moved < SINKHORN_CLOSE or before <= moved < SINKHORN_NEAR:  # as close as it gets: round-off moves it
                 break
+            before = moved
         f = -torch.logsumexp(scores + (g + logs)[..., None, :], -1)
         return (scores + f[..., None] + (g + logs)[..., None, :]).exp() @ asked.x
 
