@@ -148,18 +148,27 @@ class Sinkhorn(Interaction):
         n = scores.shape[-1]
         known = log_weights(asked)
         logs = torch.full_like(scores[..., 0], -math.log(n)) if known is None else known
+        g = self._balanced(scores, logs, symmetric=asked.y is asked.x)
+        f = -torch.logsumexp(scores + (g + logs)[..., None, :], -1)
+        return (scores + f[..., None] + (g + logs)[..., None, :]).exp() @ asked.x
+
+    def _balanced(self, scores: Tensor, logs: Tensor, symmetric: bool) -> Tensor:
+        """g, with f = g where scores are symmetric: the mean of f and its update then contracts by a half or better."""
         f, g, before = torch.zeros_like(logs), torch.zeros_like(logs), math.inf
         for step in range(SINKHORN_STEPS):
             rows = -torch.logsumexp(scores + (g + logs)[..., None, :], -1)
-            f = rows if step == 0 else (f + rows) / 2  # damped: symmetric scores would swing between two scalings
-            columns = -torch.logsumexp(scores + (f + logs)[..., :, None], -2)
-            moved = float((columns - g).detach().abs().max())
-            g = columns if step == 0 else (g + columns) / 2
+            if symmetric:
+                f, new = rows, (g + rows) / 2
+            else:
+                f = rows if step == 0 else (f + rows) / 2  # damped: undamped scalings swing between two states
+                columns = -torch.logsumexp(scores + (f + logs)[..., :, None], -2)
+                new = columns if step == 0 else (g + columns) / 2
+            moved = float((new - g).detach().abs().max())
+            g = new
             if moved < SINKHORN_CLOSE or before <= moved < SINKHORN_NEAR:  # as close as it gets: round-off moves it
                 break
             before = moved
-        f = -torch.logsumexp(scores + (g + logs)[..., None, :], -1)
-        return (scores + f[..., None] + (g + logs)[..., None, :]).exp() @ asked.x
+        return g
 
 
 @dataclass(frozen=True, eq=False)
