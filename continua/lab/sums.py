@@ -171,7 +171,7 @@ class ByFourier:
 
     @staticmethod
     def _library(points: Tensor, count: int) -> bool:
-        large = points.ndim == 1 and points.shape[-1] * count > 1 << 26
+        large = points.ndim == 1 and points.shape[-1] * count > 1 << 22
         return large and points.device.type == "cpu" and not points.requires_grad and has_finufft()
 
 
