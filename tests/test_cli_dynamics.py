@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 import continua as ct
 from continua.cli import app
 from continua.errors import CheckpointError, ConfigError, ShapeError
+from continua.models.build import continuous_parts
 from tests.refusals import refused
 from tests.test_cli import command, small_bert
 from tools import real_models
@@ -143,6 +144,22 @@ def test_mistakes_are_answered_with_a_sentence(tmp_path):
     ct.zoo.gat(channels=3, out=2, d=16, heads=2).save(tmp_path / "gat")
     with refused(ConfigError, "Observations", "takes any batch"):
         said("inspect", tmp_path / "gat", "--dynamics")
+
+
+@pytest.mark.spec("L8")
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "out").write_text("a file", encoding="utf-8")
+    with refused(ConfigError, "exists", "--out FOLDER"):
+        said("inspect", small_bert(tmp_path / "model"), "--dynamics", "--text", "the cat", "--out", tmp_path / "out")
+
+
+@pytest.mark.spec("L8")
+def test_depth_by_tolerance_is_read_as_layers(tmp_path, undrawn):
+    parts = continuous_parts(vocab=8, at=ct.at(d=8, h=2, z=2), context=32)
+    native = parts["native"].replace(z=ct.Adaptive(ct.Dopri5(), rtol=1e-3))
+    ct.Transformer(**{**parts, "native": native}).save(tmp_path / "model")
+    assert "2 layers (Lie–Trotter steps)" in said("inspect", tmp_path / "model", "--dynamics", "--out", tmp_path)
+    assert undrawn[0].ladder.top > 1 - 1e-12
 
 
 @pytest.mark.spec("L8")

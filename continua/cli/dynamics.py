@@ -75,13 +75,20 @@ def run(console: Console, model: Any, where: "Path | Run", text: str | None, wis
             return lambda done, total: bar.update(shown, description=name, completed=done, total=total)
 
         found = measure(seen, watch)
+        bar.update(shown, description="drawing", total=None)
+        try:
+            made = draw(found, out)
+        except OSError as problem:
+            got, remedy = problem.strerror or str(problem), "Choose a folder that can be written: --out FOLDER."
+            raise ConfigError(f"the figures cannot be written to {out}", got=got, remedy=remedy) from problem
     show(console, found, labels)
-    console.print("Written: " + ", ".join(str(path) for path in draw(found, out)), soft_wrap=True)
+    console.print("Written: " + ", ".join(str(path) for path in made), soft_wrap=True)
 
 
 def measure(seen: Seen, watch: Callable[[str], Watch]) -> Found:
     """Probes, ladder, spectra; and, where all layers are one, that layer iterated."""
     moved, rungs = dynamics(seen, watch=watch("states")), ladder(seen, watch=watch("ladder"))
+    watch("spectra")(0, 1)
     heads = spectra(seen.stack.model, seen.stack.at)
     if not seen.stack.is_shared:
         return Found(moved, rungs, heads)
