@@ -208,4 +208,6 @@ def write(name: str, rows: Sequence[Row], part: bool = False, **rest: Any) -> Pa
 
 
 def _rounded(value: Any) -> Any:
-    return round(value, 4) if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    return round(value, 4) if abs(value) >= 0.1 else float(f"{value:.4g}")
