@@ -10,7 +10,8 @@ from torch.nn.functional import normalize
 
 import continua as ct
 from continua.fields import counted
-from continua.lab.ladder import Ladder, explained, ladder
+from continua.lab.interaction import SelfAttention
+from continua.lab.ladder import Ladder, best_identity, explained, ladder
 from continua.lab.probes import look
 from continua.models import Batch, Given, Transformer
 from continua.models.build import discrete_axes, post_norm, pre_norm
@@ -163,6 +164,26 @@ def test_small_steps_on_the_sphere_are_tangent(generator):
         assert layer["attention"].r2 < 0.9, "without the projection attention also moves along the radius"
     assert rest[0] < 1e-3
     assert rest[1] / rest[0] == pytest.approx(0.25, abs=0.05)
+
+
+@pytest.mark.spec("L8", "L1")
+def test_the_identity_rung_is_the_velocity_of_particles(generator):
+    """With a norm at the end the prediction is the tangent velocity of ``SelfAttention`` at the best β."""
+    model = stirred(ct.zoo.bert(vocab=32, d=16, heads=2, depth=2, context=16), generator)
+    seen = look(model, ids(generator), sinks=None)
+    delta = torch.cat(seen.texts(seen.states[2] - seen.states[1]))
+    beta, predicted = best_identity(seen, 1, delta)
+    texts = [normalize(x, dim=-1) for x in seen.texts(seen.states[1])]
+    wanted = torch.cat([SelfAttention(beta).velocity(u) for u in texts])
+    assert float((predicted - wanted).abs().max()) < ROUND_OFF
+    near = [explained(delta, fitted(delta, seen, b)) for b in (0.9 * beta, 1.1 * beta + 0.01)]
+    assert ladder(seen).layers[1]["identity"].r2 >= max(near) - ROUND_OFF
+
+
+def fitted(delta, seen, beta):
+    """The velocity of particles at β with its best scale."""
+    p = torch.cat([SelfAttention(beta).velocity(normalize(x, dim=-1)) for x in seen.texts(seen.states[1])])
+    return p * float((delta * p).sum() / p.square().sum())
 
 
 @pytest.mark.spec("L8")
