@@ -1,12 +1,13 @@
 """What elastic training is made of: each choice left out or changed, at equal CPU time, against the default.
 
-    python benchmarks/elastic_trials.py                   # every trial, 3 seeds: some hours of CPU time
-    python benchmarks/elastic_trials.py --only default weight --seeds 1 --seconds 60
+    python benchmarks/elastic_trials.py                   # every trial, 3 seeds: about two hours of CPU time
+    python benchmarks/elastic_trials.py --only default weight --seeds 1
     python benchmarks/elastic_trials.py --quick           # a smoke run
 
-The model, data and sizes are those of ``elastic.py``. A run has the number of steps that fills the budget: the cost of
-a step is measured first. Losses are nats a character; the last column is the mean over the sizes of the loss over that
-of the default. Finished runs are kept in ``results/elastic-trials.jsonl``.
+The model, data and sizes are those of ``elastic.py``. Every run has the CPU time of ``--units`` steps of plain
+training: what its own step costs is measured first, beside a plain one in interleaved rounds, so a busy machine favours
+nobody. Losses are nats a character; the value of a trial is the mean over the sizes of its loss over that of the
+default. Finished runs are kept in ``results/elastic-trials.jsonl``.
 """
 
 import argparse
@@ -24,7 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from common import RESULTS, Row, environment, write
+from common import RESULTS, Row, environment, interleaved, write
 from elastic import FINER, LR, SIZES, WINDOWS, TextSettings, model_of, task_of
 
 from continua.axes import Interval, LeftEnd, Nested, at
@@ -58,9 +59,10 @@ class Trial:
     states: float = 0.0
 
 
+PLAIN = "plain training, only read at other sizes"
 TRIALS = {
     "default": Trial(),
-    "plain training, only read at other sizes": Trial(law=None),
+    PLAIN: Trial(law=None),
     "own loss instead of imitation": Trial(Elastic(distil=0.0)),
     "half loss, half imitation": Trial(Elastic(distil=0.5)),
     "states along depth too": Trial(states=1.0),
@@ -191,11 +193,12 @@ def with_states(self: Any, elastic: Elastic, teacher: torch.Tensor, example: Any
     return total * (elastic.weight / (whole.count * parts))
 
 
-def work(name: str, seed: int, seconds: float) -> dict[str, Any]:
+def work(name: str, seed: int, units: int) -> dict[str, Any]:
     """Find the number of steps, train, and measure every size."""
-    few = 12
-    _, cpu = train(name, seed, few)  # of these 40 % are alone, as in a whole run
-    steps = max(few, round(seconds / (cpu / few)))
+    few, rounds = 10, 3  # of ten steps four are alone, as in a whole run
+    seen = interleaved({n: lambda n=n: train(n, seed, few)[1] for n in dict.fromkeys((PLAIN, name))}, rounds, 1)
+    cost = 1.0 if name == PLAIN else statistics.median(b / a for a, b in zip(seen[PLAIN], seen[name], strict=True))
+    steps = max(few, round(units / cost))
     model, cpu = train(name, seed, steps)
     task, losses = replace(task_of(), limit=WINDOWS), {}
     wishes = {
@@ -204,19 +207,19 @@ def work(name: str, seed: int, seconds: float) -> dict[str, Any]:
     }
     for size, wish in wishes.items():
         losses[size] = task.evaluate(model.at(**wish)).main
-    return {"trial": name, "seed": seed, "seconds": seconds, "steps": steps, "cpu": cpu, "losses": losses}
+    return {"trial": name, "seed": seed, "units": units, "steps": steps, "cost": cost, "cpu": cpu, "losses": losses}
 
 
-def run_all(names: list[str], seeds: int, seconds: float, path: Path) -> list[dict[str, Any]]:
+def run_all(names: list[str], seeds: int, units: int, path: Path) -> list[dict[str, Any]]:
     """Each run in a process of its own; finished ones are kept."""
 
     def known() -> list[dict[str, Any]]:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
-    done = {(line["trial"], line["seed"], line["seconds"]) for line in known()}
-    waiting = [(n, s) for s in range(seeds) for n in names if (n, s, seconds) not in done]
+    done = {(line["trial"], line["seed"], line["units"]) for line in known()}
+    waiting = [(n, s) for s in range(seeds) for n in names if (n, s, units) not in done]
     for number, (name, seed) in enumerate(waiting, 1):
-        command = [sys.executable, __file__, "--job", json.dumps([name, seed, seconds])]
+        command = [sys.executable, __file__, "--job", json.dumps([name, seed, units])]
         found = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
         line = found.stdout.strip().splitlines()[-1]
         with path.open("a") as kept:
@@ -224,7 +227,7 @@ def run_all(names: list[str], seeds: int, seconds: float, path: Path) -> list[di
         said = json.loads(line)
         print(f"{number}/{len(waiting)}  {name}, seed {seed}: native {said['losses']['native']:.4f}, "
               f"half of all {said['losses']['half of all']:.4f}  {said['steps']} steps", flush=True)  # fmt: skip
-    return [line for line in known() if line["seconds"] == seconds and line["seed"] < seeds]
+    return [line for line in known() if line["units"] == units and line["seed"] < seeds]
 
 
 def rows_of(lines: list[dict[str, Any]]) -> list[Row]:
@@ -250,10 +253,10 @@ def rows_of(lines: list[dict[str, Any]]) -> list[Row]:
 def main() -> None:
     """Run what is missing, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="CPU seconds of a run")
+    parser.add_argument("--units", type=int, default=400, help="CPU time of a run, in steps of plain training")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=[], help="trials whose name begins with one of these")
-    parser.add_argument("--quick", action="store_true", help="a second each, nothing is written")
+    parser.add_argument("--quick", action="store_true", help="a few steps each, nothing is written")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.job:
@@ -261,14 +264,14 @@ def main() -> None:
         return
     names = [n for n in TRIALS if n == "default" or not chosen.only or n.startswith(tuple(chosen.only))]
     path = RESULTS / ("elastic-trials-quick.jsonl" if chosen.quick else "elastic-trials.jsonl")
-    seeds, seconds = (1, 1.0) if chosen.quick else (chosen.seeds, chosen.seconds)
-    rows = rows_of(run_all(names, seeds, seconds, path))
+    seeds, units = (1, 12) if chosen.quick else (chosen.seeds, chosen.units)
+    rows = rows_of(run_all(names, seeds, units, path))
     for line in rows:
         print(f"{line.name}: {line.shown}  {line.note}")
     if chosen.quick:
         path.unlink()
     else:
-        print(write("elastic_trials", rows, environment=environment(), seconds=seconds, seeds=seeds))
+        print(write("elastic_trials", rows, environment=environment(), units=units, seeds=seeds))
 
 
 if __name__ == "__main__":

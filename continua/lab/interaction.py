@@ -73,23 +73,21 @@ class Interaction:
                 raise ShapeError("matrices act on tokens", got=got, remedy=f"Give {name} a last dimension like theirs.")
         stacks = [m if m is None or m.ndim == 3 else m[None] for m in (q, k, v)]
         heads = max(1 if m is None else m.shape[0] for m in stacks)
-        found = None
+        found = torch.zeros_like(x)
         for h in range(heads):
             qh, kh, vh = (None if m is None else m[h if m.shape[0] > 1 else 0].to(x) for m in stacks)
             seen = self._attend(self._query(x, weights, qh, kh, unit))
-            seen = seen if vh is None else seen @ vh.mT
-            found = seen if found is None else found + seen
-        assert found is not None
+            found = found + (seen if vh is None else seen @ vh.mT)
         return found if self.feed is None else found + self.feed(x)
 
     def _query(self, x: Tensor, weights: Tensor | None, q: Tensor | None, k: Tensor | None, unit: bool) -> Query:
-        if q is None and k is None:
+        if k is not None:
+            q = k.mT if q is None else k.mT @ q  # y = Kᵀ Q x, so that ⟨y_i, x_j⟩ = ⟨Q x_i, K x_j⟩
+        if q is None:
             norm = 1.0 if unit else None
             return Query(x, x, weights, self.beta, self.causal, norm, math.copysign(1.0, self.beta))
-        score = q if k is None else k.mT if q is None else k.mT @ q  # y = Kᵀ Q x, so that ⟨y_i, x_j⟩ = ⟨Q x_i, K x_j⟩
-        assert score is not None
-        norm, least = self._turn(score) if unit and not score.requires_grad else (None, -1.0)
-        return Query(x @ score.mT, x, weights, self.beta, self.causal, norm, least)
+        norm, least = self._turn(q) if unit and not q.requires_grad else (None, -1.0)
+        return Query(x @ q.mT, x, weights, self.beta, self.causal, norm, least)
 
     def _turn(self, score: Tensor) -> tuple[float | None, float]:
         """For scores of a scaled rotation: its scale, and the least (signed) cosine of a token with itself."""
