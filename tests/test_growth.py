@@ -181,10 +181,8 @@ def agree(found: Tensor, told: Tensor, largest: Tensor, within: float) -> None:
 
 
 @pytest.mark.spec("L7", "L1")
-@pytest.mark.parametrize(
-    ("kind", "beta"),
-    [*((kind, beta) for kind in (SelfAttention, Unnormalised) for beta in (0.5, 2.0, 9.0, 64.0)), (Sinkhorn, 0.5)],
-)
+@pytest.mark.parametrize("beta", [0.5, 2.0, 9.0, 64.0])
+@pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.name)
 def test_tokens_on_the_circle_grow_as_told(kind: type[Interaction], beta: float) -> None:
     best = k_max(beta, 2, kind)
     ks = sorted({1, 2, best, best + 2})
@@ -234,7 +232,7 @@ def test_noise_damps_every_mode(kind: type[Interaction]) -> None:
     told = growth_rates(beta, 2, interaction, 6)
     torch.testing.assert_close(told, growth_rates(beta, 2, kind.name, 6) - torch.arange(7.0).double() ** 2 / kappa)
     torch.testing.assert_close(told, growth_rates(beta, 2, kind.name, 6, kappa))
-    time, steps = 0.5 / float(told.max()), Fixed(32)  # small enough for the highest mode's diffusion
+    time, steps = 0.5 / float(told.max()), Fixed(24)  # small enough for the highest mode's diffusion
     waves = torch.stack([1 + TINY * torch.cos(k * circle_nodes(m)) for k in range(1, 7)]) / (2 * math.pi)
     path = mean_field(interaction, waves, time, save=2, control=steps).modes()
     grown = torch.stack([(path[-1, k - 1, k] / path[0, k - 1, k]).real.log() / time for k in range(1, 7)])
@@ -242,7 +240,7 @@ def test_noise_damps_every_mode(kind: type[Interaction]) -> None:
     a = torch.zeros(9, 9, dtype=torch.complex128)
     a[0, 0], a[3, 2] = 1 / math.sqrt(4 * math.pi), TINY
     on_sphere = float(growth_rates(beta, 3, interaction, 3)[3])
-    end = sphere_mean_field(interaction, a, time, save=2, control=Fixed(24)).coefficients[-1]
+    end = sphere_mean_field(interaction, a, time, save=2, control=Fixed(10)).coefficients[-1]
     assert abs(float((end[3, 2] / a[3, 2]).real.log()) / time / on_sphere - 1) < ON_SPHERE
 
 

@@ -39,7 +39,7 @@ def growth_rates(
         rates += rate * math.exp(scale) if scale < 700.0 else torch.sign(rate) * (rate.abs().log() + scale).exp()
     if not bool(torch.isfinite(rates).all()):
         got = f"beta={max(betas, key=abs):g}"
-        remedy = "Use log_growth_rates, or SA, whose rates stay below β."
+        remedy = "Use log_growth_rates, or SA, whose rates stay below one."
         raise ConfigError("the growth rates of USA leave the range of numbers", got=got, remedy=remedy)
     noise = getattr(interaction, "kappa", math.inf) if kappa is None else kappa
     return rates - _degrees(d, count) / _positive(noise, "the noise parameter kappa")
