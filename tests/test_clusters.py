@@ -1,6 +1,7 @@
 """L5: clusters, plateaus, rates of collapse, leaders and causal limits."""
 
 import math
+import sys
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,6 @@ import torch
 from continua.errors import ConfigError, ShapeError
 from continua.flow import Adaptive
 from continua.geometry import sphere
-from continua.lab import clusters as module
 from continua.lab.clusters import (
     Clusters,
     causal_limit,
@@ -67,7 +67,7 @@ def test_clusters_are_the_components_of_near_tokens(d, gap, generator):
 def test_blocks_see_what_the_whole_sees(monkeypatch, generator):
     p = Particles.uniform(200, 3, generator, runs=2)
     whole = clusters(p, 0.15)
-    monkeypatch.setattr(module, "BLOCK", 1000)  # five rows at a time
+    monkeypatch.setattr(sys.modules[clusters.__module__], "BLOCK", 1000)  # five rows at a time
     assert torch.equal(clusters(p, 0.15).labels, whole.labels)
 
 
