@@ -106,7 +106,7 @@ def _series(particles: Particles, beta: float) -> Tensor | None:
     n, d = particles.x.shape[-2:]
     if beta < 0 or d > 3:
         return None
-    kernel = modes(beta, 0.0 if d == 2 else 0.5, particles.x)
+    kernel = modes(beta, d, particles.x)
     if n < 4 * len(kernel) ** (d - 1):
         return None
     parts = zip(particles.x.double().split(PART, -2), particles.masses.double().split(PART, -1), strict=True)

@@ -5,6 +5,8 @@ gives in float64, to round-off; ``fits`` says where it is allowed, and ``chosen`
 know the sphere alone: their gradients are right along it.
 """
 
+import functools
+import importlib.util
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,11 +16,13 @@ import torch
 from torch.nn import functional
 
 from continua.errors import ConfigError
+from continua.lab.bessel import log_means
 from continua.typing import Tensor
 
 BLOCK = 1 << 22  # scores in memory at once
 ROUND_OFF = 1e-9  # a series is allowed where what it loses stays below this
 OVERFLOW = 650.0
+FAINT = 41.5  # e^−41.5 = 1e-18
 
 
 class Query(NamedTuple):
@@ -117,7 +121,7 @@ class ByFourier:
     def fits(self, asked: Query) -> bool:
         """Rotated queries of a circle that see themselves well enough."""
         circle = asked.x.shape[-1] == 2 and asked.norm is not None and not asked.causal
-        return circle and asked.loss(2 * _count(asked, 0.0)) < ROUND_OFF
+        return circle and asked.loss(2 * _count(asked)) < ROUND_OFF
 
     def mean(self, asked: Query) -> Tensor:
         """The ratio of two trigonometric polynomials."""
@@ -132,7 +136,7 @@ class ByFourier:
 
     def _sums(self, asked: Query) -> tuple[Tensor, Tensor]:
         """Σ w e^s x and Σ w e^s, both times e^{−|β|·norm}."""
-        kernel = modes(asked.beta * (asked.norm or 0.0), 0.0, asked.x)
+        kernel = modes(asked.beta * (asked.norm or 0.0), 2, asked.x)
         points, queries = _complex(asked.x), _complex(asked.y / (asked.norm or 1.0))
         w = asked.weights.double() if asked.weights is not None else torch.full_like(points.real, 1 / points.shape[-1])
         moments = self._moments(points, w, len(kernel))  # Σ_j w_j e^{ikθ_j}, k = 0 … K
@@ -184,7 +188,7 @@ class ByHarmonics:
     def fits(self, asked: Query) -> bool:
         """Rotated queries of S² that see themselves well enough."""
         ball = asked.x.shape[-1] == 3 and asked.norm is not None and not asked.causal
-        return ball and asked.loss(_count(asked, 0.5) ** 2) < ROUND_OFF
+        return ball and asked.loss(_count(asked) ** 2) < ROUND_OFF
 
     def mean(self, asked: Query) -> Tensor:
         """The ratio of two harmonic series."""
@@ -198,7 +202,7 @@ class ByHarmonics:
         return found.to(asked.x.dtype)
 
     def _sums(self, asked: Query) -> Tensor:
-        kernel = modes(asked.beta * (asked.norm or 0.0), 0.5, asked.x)
+        kernel = modes(asked.beta * (asked.norm or 0.0), 3, asked.x)
         x, y = asked.x.double(), asked.y.double() / (asked.norm or 1.0)
         w = asked.weights.double() if asked.weights is not None else torch.full_like(x[..., 0], 1 / x.shape[-2])
         carried = torch.cat([torch.ones_like(w)[..., None], x], -1) * w[..., None]
@@ -215,37 +219,23 @@ class ByHarmonics:
 def chosen(asked: Query) -> Sums:
     """The cheapest way that fits, by size and shape."""
     n, d = asked.x.shape[-2:]
-    if d == 2 and n >= 8 * _count(asked, 0.0) and ByFourier().fits(asked):
+    if d == 2 and n >= 8 * _count(asked) and ByFourier().fits(asked):
         return ByFourier()
-    if d == 3 and n >= 4 * _count(asked, 0.5) ** 2 and ByHarmonics().fits(asked):
+    if d == 3 and n >= 4 * _count(asked) ** 2 and ByHarmonics().fits(asked):
         return ByHarmonics()
     return Fused() if n > 256 else Dense()
 
 
-def modes(beta: float, order: float, like: Tensor) -> Tensor:
-    """e^{−|β|} I_k(β) for order 0, e^{−|β|} i_k(β) (spherical) for order ½; as many as float64 can tell from zero.
+def modes(beta: float, d: int, like: Tensor) -> Tensor:
+    """e^{−|β|} c_l, c_l = Γ(d/2)(2/β)^ν I_{l+ν}(β): I_l on the circle, i_l on S², down to 1e-18 of the first."""
+    return torch.tensor(_modes(beta, d), dtype=torch.float64, device=like.device)
 
-    By the recurrence that runs down from far beyond (Miller), scaled by its known sum or first term.
-    """
-    size = abs(beta)
-    far = int(math.sqrt(120 * size) + 60)
-    found = [0.0] * (far + 2)
-    found[far] = 1e-290
-    for k in range(far, 0, -1):
-        found[k - 1] = found[k + 1] + (2 * (k + order) / size if size else math.inf) * found[k]
-        if found[k - 1] > 1e250:
-            found = [value * 1e-280 for value in found]
-    if not size:
-        found = [1.0] + [0.0] * (far + 1)
-    first = found[0]
-    if order:
-        scale = (-math.expm1(-2 * size) / (2 * size) if size else 1.0) / first
-    else:
-        scale = 1 / (first + 2 * math.fsum(found[1:])) if size else 1.0
-    kept = max(4, next(k for k, value in enumerate(found) if value <= 1e-18 * first) + 2)
-    signs = [(-1.0) ** k if beta < 0 else 1.0 for k in range(kept)]
-    return torch.tensor([s * value * scale for s, value in zip(signs, found[:kept], strict=True)], device=like.device,
-                        dtype=torch.float64)  # fmt: skip
+
+@functools.lru_cache(maxsize=256)
+def _modes(beta: float, d: int) -> tuple[float, ...]:
+    logs = log_means(abs(beta), d, int(math.sqrt(120 * abs(beta)) + 60)) - abs(beta)
+    kept = max(4, int((logs > logs[0] - FAINT).sum()) + 1)
+    return tuple(math.copysign(1.0, beta) ** l * value for l, value in enumerate(logs[:kept].exp().tolist()))
 
 
 def powers(e: Tensor, count: int) -> Tensor:
@@ -324,13 +314,11 @@ def small_enough(asked: Query) -> None:
 
 def has_finufft() -> bool:
     """Whether the extra ``fast`` is there."""
-    import importlib.util
-
     return importlib.util.find_spec("finufft") is not None
 
 
-def _count(asked: Query, order: float) -> int:
-    return len(modes(asked.beta * (asked.norm or 0.0), order, asked.x))
+def _count(asked: Query) -> int:
+    return len(_modes(asked.beta * (asked.norm or 0.0), asked.x.shape[-1]))
 
 
 def _complex(x: Tensor) -> Tensor:
