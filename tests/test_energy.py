@@ -105,6 +105,14 @@ def test_gradient_by_differences(beta, generator):
     assert float((energy_gradient(p, beta) * p.x).sum(-1).abs().max()) < ROUND_OFF
 
 
+@pytest.mark.parametrize(("n", "d"), [(7, 4), (400, 2)])  # by pairs, and through moments
+def test_autograd_goes_through_it(n, d, generator):
+    x = sphere.uniform((n, d), generator).requires_grad_()
+    (got,) = torch.autograd.grad(energy(Particles(x), 2.0), x)
+    wanted = energy_gradient(Particles(x.detach()), 2.0)
+    torch.testing.assert_close(sphere.tangent(x.detach(), got), wanted, rtol=0, atol=ROUND_OFF)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("beta", [0.0, 3.0])
 def test_usa_is_n_times_the_gradient(weighted, beta, generator):

@@ -268,6 +268,14 @@ def test_refusals(generator):
         continuation(lambda beta: SelfAttention(beta) if beta < 2 else turning, synchronised(3, 2), [1.0, 2.0])
 
 
+def test_single_precision_is_brought_to_double(generator):
+    start = Particles.of(torch.randn(5, 3, generator=generator))
+    assert start.x.dtype == torch.float32
+    found = fixed_point(SelfAttention(2.0), start)
+    assert found.x.dtype == torch.float64
+    assert stability(SelfAttention(2.0), Particles(synchronised(5, 3).x.float())).is_stable
+
+
 def test_one_token_and_hardmax_have_verdicts():
     alone = stability(SelfAttention(1.0), synchronised(1, 3))
     assert (alone.rotations, len(alone.eigenvalues), alone.word) == (2, 0, "stable")

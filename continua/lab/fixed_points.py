@@ -77,7 +77,8 @@ def stability(interaction: Interaction, particles: Particles, neutral: float = N
     Where the interaction does not change under a rotation of all tokens, the fixed point has neighbours at rest; these
     zero modes are left out, exactly, by going to the quotient. Eigenvalues below ``neutral`` times the largest are 0.
     """
-    velocity, matrix = _linear(interaction, _single(particles))
+    particles = _single(particles)
+    velocity, matrix = _linear(interaction, particles)
     speed, scale = float(velocity.norm(dim=-1).max()), _scale(interaction)
     if speed > AT_REST * scale:
         remedy = "Use what fixed_point(interaction, particles) finds."
@@ -97,7 +98,8 @@ def fixed_point(
     """x with x' = 0 near ``start``, stable or not, by Newton's method on the sphere.
 
     Each step solves J δ = −x' in tangent coordinates by least squares, δ without a common rotation, and goes along
-    geodesics; it is halved (down to ``least``) until the speed falls. Ends when no token is faster than ``tolerance``.
+    geodesics; it is halved (down to ``least``) until the speed falls. Ends when no token is faster than ``tolerance``,
+    in float64.
     """
     here, scale = _single(start), _scale(interaction)
     velocity, matrix = _linear(interaction, here)
@@ -256,4 +258,6 @@ def _single(particles: Particles) -> Particles:
     if particles.x.ndim != 2:
         got = f"a batch of shape {tuple(particles.x.shape)}"
         raise ShapeError("fixed points are those of one set of tokens", got=got, remedy="Take Particles(x[0]).")
-    return particles
+    if particles.x.dtype == torch.float64:
+        return particles
+    return Particles.of(particles.x.double(), None if particles.weights is None else particles.weights.double())
