@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from continua import __version__
+from continua.cli.simulate import app as simulate
 from continua.errors import ContinuaError
 
 app = typer.Typer(
@@ -15,6 +16,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(simulate, name="simulate")
 
 
 def _version(wanted: bool) -> bool:

@@ -1,0 +1,111 @@
+"""What ``continua simulate`` does: simulate, measure, draw, film and keep; what is done is not done again."""
+
+import json
+import math
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from continua import __version__
+from continua.cli.settings import Phase, Shared
+from continua.cli.ways import WAYS, Found, Row, Steps
+from continua.errors import ConfigError
+from continua.lab.phase import ABOUT, CELLS
+from continua.lab.phase import Phase as Diagram
+
+SUMMARY, NUMBERS = "summary.json", "numbers.npz"
+
+
+def run(settings: Shared, out: Path | None, anew: bool) -> None:
+    """Simulate into a folder, unless that was done before."""
+    console, folder = Console(), out or settings.folder
+    asked = plain(settings)
+    before = _before(folder)
+    if before is not None and not anew:
+        _same(settings, asked, before, folder)
+        if before["settings"] == asked and all((folder / name).is_file() for name in before["files"]):
+            console.print(f"Simulated before, with the same settings: {folder} (--again anew repeats it).")
+            _show(console, settings, before["rows"], folder, before["files"])
+            return
+    if anew:
+        _forget(folder, before)
+    began = time.perf_counter()
+    try:
+        with Progress(console=console, transient=True) as bar:
+            found = WAYS[type(settings)](settings, folder, Steps(bar))
+    except KeyboardInterrupt:
+        console.print(f"Stopped. {_what_is_left(settings, folder)}")
+        return
+    rows = [*found.rows, ("seconds", f"{time.perf_counter() - began:.1f}")]
+    files = _keep(folder, asked, settings, found, rows)
+    _show(console, settings, rows, folder, files)
+
+
+# --- what is kept ---------------------------------------------------------------------------------------------------
+
+
+def plain(settings: Shared) -> dict[str, Any]:
+    """Settings as JSON knows them; no noise is null."""
+    return {key: None if value == math.inf else value for key, value in asdict(settings).items()}
+
+
+def _before(folder: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if {"what", "settings", "files", "rows"} <= found.keys() else None
+
+
+def _same(settings: Shared, asked: dict[str, Any], before: dict[str, Any], folder: Path) -> None:
+    """Refuse a folder that holds something else."""
+    own = {"what": before["what"], **before["settings"]}
+    for key, value in {"what": settings.name, **asked}.items():
+        if own.get(key) != value and key not in settings.swept:
+            got = f"{key}={own.get(key)} there and {key}={value} now"
+            remedy = "Choose another --out, or write --again anew to forget what is there."
+            raise ConfigError(f"{folder} holds another simulation", got=got, remedy=remedy)
+
+
+def _forget(folder: Path, before: dict[str, Any] | None) -> None:
+    """Delete the files of a simulation, and no others."""
+    for name in [SUMMARY, *(before or {"files": []})["files"], CELLS, ABOUT]:
+        (folder / Path(name).name).unlink(missing_ok=True)
+
+
+def _what_is_left(settings: Shared, folder: Path) -> str:
+    if isinstance(settings, Phase):
+        done = len(Diagram.load(folder).cells) if folder.is_dir() else 0
+        return f"{done} cells are kept in {folder}: the same command goes on with them."
+    return "Nothing was written."
+
+
+def _keep(folder: Path, asked: dict[str, Any], settings: Shared, found: Found, rows: list[Row]) -> list[str]:
+    """Numbers first and the summary last: where it is, all is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [picture.name for picture in found.pictures]
+    if found.arrays:
+        arrays: dict[str, Any] = {**found.arrays}
+        numpy.savez_compressed(folder / NUMBERS, **arrays)
+        files.append(NUMBERS)
+    summary = {"what": settings.name, "continua": __version__, "settings": asked, **found.numbers}
+    text = json.dumps({**summary, "files": files, "rows": rows}, indent=1, ensure_ascii=False, allow_nan=False)
+    aside = folder / f"{SUMMARY}.aside"
+    aside.write_text(text + "\n", encoding="utf-8")
+    os.replace(aside, folder / SUMMARY)
+    return files
+
+
+def _show(console: Console, settings: Shared, rows: list[Any], folder: Path, files: list[str]) -> None:
+    table = Table(title=f"{settings.name}, {getattr(settings, 'interaction', '')}", show_header=False)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    console.print(f"written to {folder}: {', '.join([*files, SUMMARY])}", highlight=False, soft_wrap=True)
