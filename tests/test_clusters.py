@@ -132,6 +132,10 @@ def test_plateaus_of_a_polygon_that_falls():
     rise = energies(run)[inside]
     assert float(rise[-1] - rise[0]) < 0.05 * float(energies(run)[-1] - rise[0])
 
+    sizes = [int(((run.times >= p.start) & (run.times <= p.end)).sum()) for p in found]
+    assert plateaus(run, frames=min(sizes)) == found
+    assert len(plateaus(run, frames=min(sizes) + 1)) == len(found) - 1
+
 
 def test_tokens_on_their_way_are_no_plateau(generator):
     run = simulate(SelfAttention(1.0), Particles.uniform(30, 3, generator), 1.0, save=20)
