@@ -116,7 +116,7 @@ class ByFourier:
     With ``finufft`` installed, many tokens times many modes go through its non-uniform FFT.
     """
 
-    block: int = 4096
+    block: int = 2048
 
     def fits(self, asked: Query) -> bool:
         """Rotated queries of a circle that see themselves well enough."""
@@ -155,9 +155,10 @@ class ByFourier:
 
             found = finufft.nufft1d1(points.angle().numpy(), (w + 0j).numpy(), 2 * count - 1, eps=1e-14, isign=1)
             return torch.from_numpy(found)[count - 1 :].to(points)
+        block = self._block(points)
         parts = [
             (powers(part, count) * ww[..., None]).sum(-2)
-            for part, ww in zip(points.split(self.block, -1), w.split(self.block, -1), strict=True)
+            for part, ww in zip(points.split(block, -1), w.split(block, -1), strict=True)
         ]
         return torch.stack(parts).sum(0)
 
@@ -170,8 +171,12 @@ class ByFourier:
             full[:, count - 1 :] = rows.T
             found = finufft.nufft1d2(queries.angle().numpy(), full.numpy(), eps=1e-14, isign=-1)
             return torch.from_numpy(found.real.copy()).T.to(queries.real)
-        parts = [(powers(part.conj(), count) @ rows).real for part in queries.split(self.block, -1)]
+        parts = [(powers(part.conj(), count) @ rows).real for part in queries.split(self._block(queries), -1)]
         return torch.cat(parts, -2)
+
+    def _block(self, points: Tensor) -> int:
+        """Fewer tokens at a time where many runs go side by side: the powers of a block should stay in the cache."""
+        return max(64, self.block // math.prod(points.shape[:-1]))
 
     @staticmethod
     def _library(points: Tensor, count: int) -> bool:

@@ -45,10 +45,10 @@ class Elastic:
     t: tuple[int, ...] | None = None
     draws: int = 2
     parts: int = 2
-    start: float = 0.4
+    start: float = 0.42
     weight: float = 0.6
     distil: float = 1.0
-    deep: float = 0.35
+    deep: float = 0.28
 
     def __post_init__(self) -> None:
         if self.draws < 1 or self.parts < 1 or not 0 <= self.start <= 1 or not 0 <= self.distil <= 1:
