@@ -26,11 +26,12 @@ LINES = "dynamics.jsonl"
 CURVES = {  # what is drawn over the steps, and its name
     "cosine": "mean cosine of two tokens",
     "centred cosine": "the same, mean token taken away",
-    "rank": "effective rank of a text's tokens",
+    "rank": "effective rank of a sample's tokens",
     "energy": "energy $E_\\beta$",
     "jump": "jump of a token in a layer [rad]",
     "beta": "effective $\\beta$ (median of the heads)",
 }
+HIGH = 1.7  # of a film's ridges, where the distance of their floors is one
 Probe = Callable[[Any, Batch | Tensor], Dynamics]
 
 
@@ -134,10 +135,11 @@ class Course:
         plt = pyplot()
         figure, panels = plt.subplots(1, 2, figsize=(inches, 0.55 * inches), layout="constrained", sharey=True)
         path.parent.mkdir(parents=True, exist_ok=True)
+        tops = [_top(self.glances, centred) for centred in (False, True)]
         writer = PillowWriter(fps=rate)  # type: ignore[arg-type]  # any number will do
         with writer.saving(figure, str(path), dpi=80):
             for glance in [*self.glances, *[self.glances[-1]] * round(rate)]:  # the end stays for a second
-                _frame(plt, figure, panels, glance)
+                _frame(plt, figure, panels, glance, tops)
                 writer.grab_frame()
         plt.close(figure)
         return path
@@ -147,25 +149,33 @@ class Course:
             raise ConfigError("nothing was seen yet", got="no glance", remedy="Train a step first.")
 
 
-def _frame(plt: Any, figure: Any, panels: Any, glance: Glance) -> None:
+def _shares(glance: Glance, centred: bool) -> list[list[float]]:
+    """The share of the pairs in each bin, at every depth."""
+    counts = [state.centred_histogram if centred else state.histogram for state in glance.found.states]
+    return [[count / max(1, sum(line)) for count in line] for line in counts]
+
+
+def _top(glances: tuple[Glance, ...], centred: bool) -> float:
+    """A share that few bins of the whole film exceed: these are cut off, so that the others can be seen."""
+    values = sorted(share for glance in glances for line in _shares(glance, centred) for share in line)
+    return max(values[int(0.99 * (len(values) - 1))], 1e-9)
+
+
+def _frame(plt: Any, figure: Any, panels: Any, glance: Glance, tops: list[float]) -> None:
     """Ridges: each depth has its own floor, the first one on top."""
     states, colours = glance.found.states, plt.colormaps["viridis"]
     last = len(states) - 1
-    both = (
-        ("cosine of two tokens", [s.histogram for s in states], [s.cosine for s in states]),
-        ("mean token taken away", [s.centred_histogram for s in states], [s.centred_cosine for s in states]),
-    )
-    for panel, (name, counts, means) in zip(panels, both, strict=True):
+    for panel, centred, top in zip(panels, (False, True), tops, strict=True):
         panel.clear()
-        for i in range(last + 1):
-            total, bins = max(1, sum(counts[i])), len(counts[i])
-            places = [-1 + (2 * k + 1) / bins for k in range(bins)]
-            heights = [last - i + 1.6 * math.sqrt(count / total) for count in counts[i]]  # roots: tails stay visible
-            tone = colours(0.92 * i / last)
-            panel.fill_between(places, last - i, heights, color=tone, alpha=0.75, lw=0, zorder=2 * i)
-            panel.plot(places, heights, color="white", lw=0.8, zorder=2 * i + 1)
-            panel.plot([means[i]] * 2, [last - i, last - i + 0.35], color="k", lw=1.6, zorder=2 * i + 1)
-        panel.set(xlim=(-1, 1), ylim=(-0.1, last + 1.7), xlabel=name)
+        for i, (state, line) in enumerate(zip(states, _shares(glance, centred), strict=True)):
+            floor, mean = last - i, state.centred_cosine if centred else state.cosine
+            places = [-1 + (2 * k + 1) / len(line) for k in range(len(line))]
+            heights = [floor + HIGH * min(share / top, 1.0) for share in line]
+            panel.fill_between(places, floor, heights, color=colours(0.92 * i / last), alpha=0.8, lw=0, zorder=2 * i)
+            panel.plot(places, heights, color="white", lw=1.0, zorder=2 * i + 1)
+            panel.plot([mean] * 2, [floor, floor + 0.4], color="k", lw=1.8, zorder=2 * i + 1)
+        panel.set(xlim=(-1, 1), ylim=(-0.1, last + HIGH + 0.1))
+        panel.set_xlabel("cosine, mean token taken away" if centred else "cosine of two tokens")
         panel.set_yticks(range(last + 1), [f"{state.z:g}" for state in reversed(states)])
         panel.spines[["top", "right", "left"]].set_visible(False)
     panels[0].set_ylabel("depth z")
