@@ -13,10 +13,11 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from continua.errors import ConfigError, ShapeError
-from continua.lab import Particles, SelfAttention, Simulation, simulate
+from continua.lab import Particles, SelfAttention, Simulation, densities, simulate
 from continua.lab import pictures as drawn
 from continua.lab.canvas import COLOURS, Camera, crowded, in_space, shown, tints
 from continua.lab.films import film
+from continua.lab.meanfield_sphere import SphereField
 from continua.lab.plots import pyplot
 from tests.refusals import refused
 
@@ -45,7 +46,8 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         kept.append(figure)
         return Path(path)
 
-    monkeypatch.setattr(drawn, "save", keep)
+    for module in (drawn, densities):
+        monkeypatch.setattr(module, "save", keep)
     yield kept
     pyplot().close("all")
 
@@ -55,6 +57,14 @@ def pixels_of(path: Path, colour: str) -> int:
     with Image.open(path) as image:
         pixels = numpy.asarray(image.convert("RGB"))
     return int((pixels == [round(255 * part) for part in to_rgb(colour)]).all(-1).sum())
+
+
+def globe(tilt: float = 0.1) -> SphereField:
+    """(1 + 3·tilt·z)/4π at all times."""
+    a = torch.zeros(3, 5, 5, dtype=torch.complex128)
+    a[:, 0, 0] = 1 / math.sqrt(4 * math.pi)
+    a[:, 1, 0] = 3 * tilt * math.sqrt(4 * math.pi / 3) / (4 * math.pi)
+    return SphereField(torch.tensor([0.0, 3.0, 6.0], dtype=torch.float64), a, SelfAttention(4.0))
 
 
 def all_pictures(folder: Path, circle: Simulation, ball: Simulation) -> dict[str, Path]:
@@ -70,8 +80,10 @@ def all_pictures(folder: Path, circle: Simulation, ball: Simulation) -> dict[str
         "angles": drawn.plot_paths(circle, folder / "angles.png", torch.arange(40) % 3),
         "ways": drawn.plot_paths(ball, folder / "ways.png", title="Tokens on the sphere"),
         "growth": drawn.plot_growth({"β = 9": rates}, {"β = 9": (modes, 1.001 * rates[modes])}, folder / "growth.png"),
-        "density": drawn.plot_density(circle.times, flat, folder / "density.png", circle, "Both"),
+        "density": densities.plot_density(circle.times, flat, folder / "density.png", circle, "Both"),
+        "globe": densities.plot_globe(globe(), folder / "globe.png", ball, 3, "Both"),
         "stairs": drawn.plot_staircase(times, climb, folder / "stairs.png", steps, stays),
+        "tokens": drawn.plot_staircase(ball.times, climb[:7], folder / "tokens.png", None, stays[:1], "", ball),
         "counts": drawn.plot_counts(torch.tensor([3, 4, 4, 5]), folder / "counts.png", 4.0),
         "phase": drawn.plot_phase(torch.arange(1.0, 9).view(2, 4), (1, 2, 4, 9), (2, 3), folder / "phase.png"),
     }
@@ -117,20 +129,55 @@ def test_growth_shows_the_curve_the_points_and_their_distance(tmp_path, circle, 
 
 @pytest.mark.spec("L10", "L6")
 def test_the_histogram_beside_a_density_has_mass_one(circle) -> None:
-    cells = drawn._histogram(circle)
-    assert cells.shape == (7, drawn.CELLS)
-    numpy.testing.assert_allclose(cells.sum(1) * 2 * math.pi / drawn.CELLS, 1, rtol=1e-12)
+    cells = densities._histogram(circle)
+    assert cells.shape == (7, densities.CELLS)
+    numpy.testing.assert_allclose(cells.sum(1) * 2 * math.pi / densities.CELLS, 1, rtol=1e-12)
     tops = numpy.bincount(
-        numpy.rint(circle.final.angles.numpy() * drawn.CELLS / (2 * math.pi)).astype(int) % drawn.CELLS
+        numpy.rint(circle.final.angles.numpy() * densities.CELLS / (2 * math.pi)).astype(int) % densities.CELLS
     )
     assert int(cells[-1].argmax()) == int(tops.argmax())
+
+
+@pytest.mark.spec("L10", "L6")
+def test_a_globe_is_seen_from_where_its_camera_stands() -> None:
+    values, inside = densities._seen(globe(), torch.tensor([0, 2]))
+    image = numpy.full(inside.shape, numpy.nan)
+    image[inside] = values[1]
+    middle = densities.PIXELS // 2
+    up = Camera().matrix[:, 2]  # the part of z along right, up and towards
+    assert image[middle, middle] == pytest.approx(1 + 0.3 * up[2], abs=5e-3), "a pixel wide"
+    assert image[-1 - middle // 20, middle] > image[middle // 20, middle], "north is up"
+    assert inside.mean() == pytest.approx(math.pi / 4, abs=1e-2)
+
+
+@pytest.mark.spec("L10", "L5")
+def test_a_staircase_shows_where_tokens_rest(tmp_path, circle, ball, figures) -> None:
+    stays = [drawn.Stay(0.5, 1.5, "a"), drawn.Stay(3.5, 4.5, "b")]
+    for found in (circle, ball):
+        energy = torch.linspace(0.1, 0.9, 7)
+        drawn.plot_staircase(found.times, energy, tmp_path / "a.png", torch.arange(7, 0, -1), stays, "", found)
+        top, low, *spheres = figures[-1].axes
+        assert [panel.get_title() for panel in spheres] == ["t = 0", "t = 1", "t = 4"]
+        assert [patch.get_x() for patch in top.patches] == [0.5, 3.5]
+        assert "1 at consensus" in top.get_ylabel()
+        assert low.lines[0].get_ydata().tolist() == [7, 6, 5, 4, 3, 2, 1]
+        assert top.get_xscale() == "linear"
+
+
+@pytest.mark.spec("L10", "L5")
+def test_a_phase_diagram_of_wide_range_has_a_logarithmic_scale(tmp_path, figures) -> None:
+    table = torch.tensor([[1.0, 2.0], [30.0, math.nan]])
+    drawn.plot_phase(table, (1.0, 9.0), (2, 3), tmp_path / "a.png")
+    panel, bar = figures[0].axes
+    assert [text.get_text() for text in panel.texts] == ["1", "2", "30"], "what is not known is left white"
+    assert bar.get_yscale() == "log"
 
 
 @pytest.mark.spec("L10")
 def test_heavier_tokens_are_heavier_in_the_histogram() -> None:
     start = Particles.circle([0.0, math.pi], torch.tensor([0.75, 0.25], dtype=torch.float64))
-    cells = drawn._histogram(simulate(SelfAttention(1.0), start, 1.0, save=2))
-    assert cells[0][0] / cells[0][drawn.CELLS // 2] == pytest.approx(3.0)
+    cells = densities._histogram(simulate(SelfAttention(1.0), start, 1.0, save=2))
+    assert cells[0][0] / cells[0][densities.CELLS // 2] == pytest.approx(3.0)
 
 
 @pytest.mark.spec("L10")
@@ -253,6 +300,6 @@ def test_a_mp4_is_written_where_ffmpeg_is(tmp_path, circle) -> None:
 @pytest.mark.spec("L10")
 def test_pictures_refuse_with_a_remedy(tmp_path, circle) -> None:
     with refused(ShapeError, "[7, 32, 1]", "one row of values for each time"):
-        drawn.plot_density(circle.times, torch.ones(7, 32, 1), tmp_path / "a.png")
+        densities.plot_density(circle.times, torch.ones(7, 32, 1), tmp_path / "a.png")
     with refused(ShapeError, "[2, 3] for 3 rows and 2 columns", "Give values [rows, columns]"):
         drawn.plot_phase(torch.ones(2, 3), (1, 2), (2, 3, 4), tmp_path / "a.png")

@@ -15,13 +15,14 @@ from continua.errors import ConfigError, nearest
 from continua.flow import Fixed
 from continua.lab import INTERACTIONS, Interaction, Particles, Simulation, simulate
 from continua.lab.clusters import Clusters, clusters, plateaus, usual_gap
+from continua.lab.densities import plot_density
 from continua.lab.energy import log_energy
 from continua.lab.films import film, possible
 from continua.lab.growth import KINDS, growth_rates, k_max
 from continua.lab.meanfield import MeanField as Field
 from continua.lab.meanfield import circle_nodes, mean_field
 from continua.lab.phase import phase_diagram
-from continua.lab.pictures import Stay, plot_counts, plot_density, plot_paths, plot_phase, plot_staircase
+from continua.lab.pictures import Stay, plot_counts, plot_paths, plot_phase, plot_staircase
 from continua.lab.wasserstein import Density, circle_wasserstein
 from continua.typing import Tensor
 

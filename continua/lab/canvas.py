@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -15,6 +16,7 @@ from continua.typing import Tensor
 INK, FAINT = "#22252a", "#b4bac2"
 # Okabe and Ito's colours, which colour-blind readers tell apart; beyond eight groups they come again
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b4c9a", "#7f7f7f")
+TURN = 2 * math.pi
 DRAWN = 600  # at most this many tokens are drawn one by one
 AROUND, SMOOTH = 360, 0.07  # places of the density drawn around the circle, and by how many radians it is smoothed
 CLOSE = 0.06  # tokens this close (as a chord) are drawn as one, as large as they are many
@@ -79,6 +81,24 @@ def bare(panel: Any, reach: float = 1.06) -> None:
     """A square without axes."""
     panel.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xticks=[], yticks=[])
     panel.set_frame_on(False)
+
+
+def halves_of_pi(panel: Any) -> None:
+    """Angles from 0 to 2π upwards."""
+    names = ("0", "π/2", "π", "3π/2", "2π")
+    panel.set_ylim(0, TURN)
+    panel.set_yticks([i * TURN / 4 for i in range(5)], names)
+
+
+def lighter(path: Path) -> Path:
+    """A picture in 256 colours, which show all there is to see in a third of the bytes."""
+    from PIL import Image
+
+    if path.suffix == ".png":
+        with Image.open(path) as image:
+            small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        small.save(path, optimize=True)
+    return path
 
 
 def paint_ball(panel: Any, camera: Camera) -> None:

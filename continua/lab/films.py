@@ -14,6 +14,7 @@ from continua.lab.canvas import (
     Camera,
     bare,
     in_space,
+    lighter,
     paint_ball,
     paint_ring,
     paint_tokens,
@@ -90,7 +91,7 @@ def _strip(draw: Draw, count: int, path: Path, inches: float) -> Path:
     figure.subplots_adjust(0.005, 0.0, 0.995, 0.9, 0.02, 0)
     for panel, frame in zip(panels[0], frames, strict=True):
         draw(panel, frame)
-    return save(plt, figure, path)
+    return lighter(save(plt, figure, path))
 
 
 def _stage(plt: Any, inches: float) -> tuple[Any, Any]:
