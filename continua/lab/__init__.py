@@ -15,6 +15,7 @@ from continua.lab.clusters import (
     plateaus,
 )
 from continua.lab.complexity import Complexity, Cost, predict
+from continua.lab.densities import plot_density, plot_globe
 from continua.lab.dynamics_plots import plot_cosines, plot_energy, plot_iteration, plot_jumps, plot_ladder, plot_spectra
 from continua.lab.energy import energies, energy, energy_gradient, energy_rate, log_energy, mean_cosine, sinkhorn_energy
 from continua.lab.films import film
@@ -41,7 +42,7 @@ from continua.lab.pareto import Pareto, Point, pareto, size_grid
 from continua.lab.particles import Particles
 from continua.lab.patterns import PATTERNS, Head, head_table, pattern_scores
 from continua.lab.phase import Cell, Phase, phase_diagram
-from continua.lab.pictures import plot_counts, plot_density, plot_growth, plot_paths, plot_phase, plot_staircase
+from continua.lab.pictures import plot_counts, plot_growth, plot_paths, plot_phase, plot_staircase
 from continua.lab.plots import plot_attention, plot_entropy, plot_patterns, plot_rollout
 from continua.lab.probes import Dynamics, Sinks, dynamics, look
 from continua.lab.simulate import Norm, Simulation, free, layers, simulate
@@ -155,6 +156,7 @@ __all__ = [
     "plot_depth",
     "plot_energy",
     "plot_entropy",
+    "plot_globe",
     "plot_growth",
     "plot_iteration",
     "plot_jumps",
