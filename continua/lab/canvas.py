@@ -13,7 +13,7 @@ from continua.errors import ShapeError
 from continua.lab.simulate import Simulation
 from continua.typing import Tensor
 
-INK, FAINT = "#22252a", "#b4bac2"
+INK, FAINT, LINE, BALL, RING = "#22252a", "#b4bac2", "#cdd3db", "#f3f5f8", "#a9c3da"
 # Okabe and Ito's colours, which colour-blind readers tell apart; beyond eight groups they come again
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b4c9a", "#7f7f7f")
 TURN = 2 * math.pi
@@ -106,7 +106,7 @@ def paint_ball(panel: Any, camera: Camera) -> None:
     from matplotlib.collections import LineCollection
 
     rim = numpy.linspace(0, 2 * math.pi, 181)
-    panel.fill(numpy.cos(rim), numpy.sin(rim), color="#f3f5f8", zorder=0)
+    panel.fill(numpy.cos(rim), numpy.sin(rim), color=BALL, zorder=0)
     panel.plot(numpy.cos(rim), numpy.sin(rim), color=FAINT, lw=1.0, zorder=1)
     circles = [_parallel(lift, rim) for lift in (-60.0, -30.0, 0.0, 30.0, 60.0)] + [
         _meridian(turn, rim) for turn in (0.0, 30.0, 60.0, 90.0, 120.0, 150.0)
@@ -119,7 +119,7 @@ def paint_ball(panel: Any, camera: Camera) -> None:
         front.extend(pieces[ahead])
         behind.extend(pieces[~ahead])
     panel.add_collection(LineCollection(behind, colors="#e6e9ee", linewidths=0.5, zorder=1))
-    panel.add_collection(LineCollection(front, colors="#cdd3db", linewidths=0.6, zorder=2))
+    panel.add_collection(LineCollection(front, colors=LINE, linewidths=0.6, zorder=2))
     bare(panel)
 
 
@@ -196,7 +196,7 @@ def paint_ring(panel: Any, points: numpy.ndarray, colours: Sequence[Any], size: 
     high = 0.5 * numpy.sqrt(numpy.maximum(smooth, 0) * AROUND * SMOOTH / math.sqrt(2 * math.pi))
     high, turned = numpy.append(high, high[0]), -round_  # the histogram begins at −π
     hull = numpy.concatenate([(1.07 + high) * turned, 1.07 * turned[:, ::-1]], 1)
-    drawn = list(panel.fill(*hull, color="#a9c3da", lw=0, zorder=0))
+    drawn = list(panel.fill(*hull, color=RING, lw=0, zorder=0))
     drawn += panel.plot(*round_, color=FAINT, lw=1.0, zorder=1)
     spots = size * crowded(points)
     drawn.append(panel.scatter(*points.T, s=spots, c=list(colours), edgecolors="white", linewidths=0.3, zorder=3))

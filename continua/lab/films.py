@@ -9,8 +9,12 @@ import numpy
 
 from continua.errors import ConfigError, nearest
 from continua.lab.canvas import (
+    BALL,
     COLOURS,
+    FAINT,
     INK,
+    LINE,
+    RING,
     Camera,
     bare,
     in_space,
@@ -124,7 +128,7 @@ def _gif(draw: Draw, count: int, path: Path, inches: float, rate: float) -> Path
 
 
 def _palette(some: Sequence[Any]) -> Any:
-    """The colours of some frames, with white, ink and the groups' own colours exactly as they are."""
+    """The colours of some frames, with white, ink and the groups' own colours exactly as they are, pure and pale."""
     from PIL import Image
 
     sheet = Image.new("RGB", (some[0].width, len(some) * some[0].height))
@@ -132,10 +136,17 @@ def _palette(some: Sequence[Any]) -> Any:
         sheet.paste(one, (0, i * one.height))
     palette = sheet.quantize(SHADES, dither=Image.Dither.NONE)
     found = numpy.array(palette.getpalette()).reshape(-1, 3)
-    exact = numpy.array([list(bytes.fromhex(one[1:])) for one in ("#ffffff", INK, *COLOURS)])
+    plain = _numbers(("#ffffff", INK, FAINT, LINE, BALL, RING))
+    pure = _numbers(COLOURS)
+    pale = [(part * pure + (1 - part) * plain[4]).round().astype(int) for part in (0.3, 0.55, 0.8)]
+    exact = numpy.concatenate([plain, pure, *pale])
     far = numpy.abs(found[:, None] - exact[None]).sum(-1).min(1) > 40  # nearly white would be taken for white
     palette.putpalette(numpy.concatenate([exact, found[far]])[:256].reshape(-1).tolist())
     return palette
+
+
+def _numbers(colours: Sequence[str]) -> numpy.ndarray:
+    return numpy.array([list(bytes.fromhex(one[1:])) for one in colours])
 
 
 def _mp4(draw: Draw, count: int, path: Path, inches: float, rate: float) -> Path:

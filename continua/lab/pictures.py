@@ -26,7 +26,6 @@ from continua.lab.canvas import (
     shown,
     tints,
 )
-from continua.lab.densities import plot_density as plot_density
 from continua.lab.plots import pyplot, save
 from continua.lab.simulate import Simulation
 from continua.typing import Tensor
