@@ -9,6 +9,7 @@ with. Finished runs are kept in ``results/elastic-runs.jsonl`` and not repeated;
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -183,7 +184,7 @@ def rows_of(lines: list[dict[str, Any]], steps: int, seeds: int) -> list[Row]:
     return rows
 
 
-def times(steps: int = 12, rounds: int = 6) -> list[Row]:
+def times(steps: int = 16, rounds: int = 8) -> list[Row]:
     """What a step costs: elastic with and without lessons, and plain at twelve sizes, interleaved."""
     every = {**SIZES, **MORE}
     fits = {name: trained(model_of(size, task_of().tokens.size, 0), None, steps) for name, size in every.items()}
@@ -205,9 +206,9 @@ def times(steps: int = 12, rounds: int = 6) -> list[Row]:
 def trained(model: Transformer, law: Elastic | None, steps: int) -> Callable[[], object]:
     """A short training, to be timed."""
     task = replace(task_of(), limit=1)
-    optimiser = ByRole(AdamW(LR, decay=TextSettings.decay))
-    return lambda: fit(model, task, optimiser=optimiser, steps=steps, evaluate_every=steps, elastic=law,
-                       watch=lambda at: None)  # fmt: skip
+    optimiser, seeds = ByRole(AdamW(LR, decay=TextSettings.decay)), itertools.count()  # a new seed draws other sizes
+    return lambda: fit(model, task, optimiser=optimiser, steps=steps, seed=next(seeds), evaluate_every=steps,
+                       elastic=law, watch=lambda at: None)  # fmt: skip
 
 
 def percent(name: str, ours: list[float], theirs: list[float], bound: float | None, note: str) -> Row:
