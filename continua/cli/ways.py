@@ -14,6 +14,7 @@ from continua.cli.settings import Circle, MeanField, Phase, Shared, Sphere, Toke
 from continua.errors import ConfigError, nearest
 from continua.flow import Fixed
 from continua.lab import INTERACTIONS, Interaction, Particles, Simulation, simulate
+from continua.lab.canvas import time_label
 from continua.lab.clusters import Clusters, clusters, plateaus, usual_gap
 from continua.lab.densities import plot_density
 from continua.lab.energy import log_energy
@@ -23,10 +24,14 @@ from continua.lab.meanfield import MeanField as Field
 from continua.lab.meanfield import circle_nodes, mean_field
 from continua.lab.phase import phase_diagram
 from continua.lab.pictures import Stay, plot_counts, plot_paths, plot_phase, plot_staircase
+from continua.lab.sums import OVERFLOW
 from continua.lab.wasserstein import Density, circle_wasserstein
 from continua.typing import Tensor
 
+STILL = 1e-9  # tokens that move less from frame to frame have no plateaus: they rest all the time
 PATHS = 4096  # tokens whose whole paths are kept; of all the others the end
+EARLY = 0.3  # the first of times that are evenly spaced in log t
+ABOVE = 7  # plateaus whose tokens are shown above the energy
 STEP = 0.02  # of noisy particles
 UNRESOLVED = 1e-3  # beside the mass: modes at the edge of what nodes can tell may be as large as this
 Row = tuple[str, ...]
@@ -86,7 +91,7 @@ def _times(until: float, frames: int, log: bool) -> Tensor | int:
         return frames
     if not until > 0:
         raise ConfigError("a simulation goes on for a positive time", got=until, remedy="Write --until 10.")
-    late = torch.logspace(math.log10(until / 1000), math.log10(until), frames - 1, dtype=torch.float64)
+    late = torch.logspace(math.log10(min(EARLY, until / 1000)), math.log10(until), frames - 1, dtype=torch.float64)
     late[-1] = until
     return torch.cat([late.new_zeros(1), late])
 
@@ -109,7 +114,8 @@ def _tokens(settings: Tokens, folder: Path, step: Steps) -> Found:
     groups = clusters(found, gap)
     watch(0.5)
     energy = _energies(found, settings.beta)
-    stays = plateaus(first, gap) if abs(settings.beta) <= 600 else []
+    moved = float(first.x.diff(dim=0).abs().max()) > STILL
+    stays = plateaus(first, gap) if moved and abs(settings.beta) <= OVERFLOW else []
     known = None if interaction.name not in KINDS or settings.causal else k_max(settings.beta, d, interaction.name)
     end = groups.count[-1].tolist()
     numbers = {
@@ -150,22 +156,27 @@ def _drawn(
     own, counts = groups.labels[-1, 0], groups.count[:, 0]
     title = f"{first.interaction.name}, β = {settings.beta:g}, {settings.n} tokens"
     pictures = [plot_paths(first, folder / "paths.png", own, title)]
-    marks = [Stay(stay.start, stay.end, _counted(stay.count)) for stay in stays]
-    pictures.append(plot_staircase(first.times, energy, folder / "energy.png", counts, marks, title))
+    marks = [Stay(stay.start, stay.end, _counted(stay.count, stay.cosine)) for stay in stays]
+    where, above = folder / "energy.png", first if len(stays) <= ABOVE else None
+    pictures.append(plot_staircase(first.times, energy, where, counts, marks, title, above, own))
     watch(0.2)
     if settings.runs > 1:
         pictures.append(
             plot_counts(groups.count[-1], folder / "clusters.png", None if known is None else float(known), title)
         )
     if settings.film != "none":
-        times = first.times.tolist()
-        words = [f"t = {t:.3g}   {_counted(c)}" for t, c in zip(times, counts.tolist(), strict=True)]
+        alike = first.directions.mean(-2).square().sum(-1).tolist()
+        frames = zip(first.times.tolist(), counts.tolist(), alike, strict=True)
+        words = [f"t = {time_label(t)}   {_counted(count, cosine)}" for t, count, cosine in frames]
         pictures.append(film(first, folder / f"film.{settings.film}", own, captions=words))
     return pictures
 
 
-def _counted(count: int) -> str:
-    return "1 cluster" if count == 1 else f"{count} clusters"
+def _counted(count: int, cosine: float) -> str:
+    """In words; tokens that lie everywhere are one component, too."""
+    if count == 1:
+        return "1 cluster" if cosine > 0.5 else "no gaps"
+    return f"{count} clusters"
 
 
 def _rows(settings: Tokens, numbers: dict[str, Any], clusters: float, stays: int) -> list[Row]:

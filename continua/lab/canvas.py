@@ -77,6 +77,15 @@ def tints(groups: Tensor | Sequence[int] | None, kept: numpy.ndarray) -> list[An
     return [scale(0.9 * (value - low) / ((high - low) or 1.0)) for value in values[kept].tolist()]
 
 
+def time_label(time: float) -> str:
+    """A time to read: three digits, and no powers of ten.
+
+    >>> time_label(0.1234), time_label(5.5), time_label(1778.3)
+    ('0.123', '5.5', '1,778')
+    """
+    return f"{time:,.0f}" if abs(time) >= 100 else f"{time:.3g}"
+
+
 def bare(panel: Any, reach: float = 1.06) -> None:
     """A square without axes."""
     panel.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xticks=[], yticks=[])

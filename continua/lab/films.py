@@ -24,6 +24,7 @@ from continua.lab.canvas import (
     paint_tokens,
     paint_trails,
     shown,
+    time_label,
     tints,
 )
 from continua.lab.plots import pyplot, save
@@ -61,7 +62,7 @@ def film(
     tokens, kept = shown(found)
     colours, size = tints(groups, kept), 26.0 if len(kept) <= 200 else 12.0
     where = tokens if tokens.shape[-1] == 2 else in_space(tokens)
-    words = list(captions) if captions is not None else [f"t = {time:.3g}" for time in found.times.tolist()]
+    words = list(captions) if captions is not None else [f"t = {time_label(time)}" for time in found.times.tolist()]
 
     def draw(panel: Any, frame: int) -> list[Any]:
         panel.set_title(words[frame], fontsize=11, color=INK)

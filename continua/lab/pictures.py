@@ -24,6 +24,7 @@ from continua.lab.canvas import (
     paint_tokens,
     paint_trails,
     shown,
+    time_label,
     tints,
 )
 from continua.lab.plots import pyplot, save
@@ -185,8 +186,7 @@ def _resting(
         else:
             paint_ball(panel, Camera())
             paint_tokens(panel, in_space(tokens)[frame], colours, Camera(), 20.0)
-        at = float(found.times[frame])
-        panel.set_title(f"t = {at:,.0f}" if at >= 10 else f"t = {at:.2g}", fontsize=10, color=INK)
+        panel.set_title(f"t = {time_label(float(found.times[frame]))}", fontsize=10, color=INK)
 
 
 def plot_counts(counts: Tensor, path: str | Path, expected: float | None = None, title: str = "") -> Path:
