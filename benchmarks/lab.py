@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 from common import Row, environment, estimate, interleaved, ratio, write
-from continua.lab.clusters import clusters
 
 from continua.flow import RK4, Fixed, OnSphere
 from continua.geometry import sphere
 from continua.lab import ByFourier, Dense, Fused, Particles, SelfAttention, Sinkhorn, Unnormalised, simulate
+from continua.lab.clusters import clusters
 from continua.lab.growth import growth_rates, k_max
 from continua.lab.memory import peak_bytes
 
@@ -187,7 +187,7 @@ def cluster_counts(quick: bool) -> list[Row]:
     for run in range(runs):
         start = Particles.uniform(n, 2, torch.Generator().manual_seed(run))
         path = simulate(SelfAttention(9.0), start, 16.0, save=2)
-        counts.append(float(clusters(path.final, gap=0.5 / 3.0).count[-1]))
+        counts.append(float(clusters(path.final, gap=0.5 / 3.0).count))
     mean = statistics.mean(counts)
     error = statistics.stdev(counts) / math.sqrt(len(counts))
     return [Row("clusters of 2,000 tokens, SA, β=9", mean, mean - 2 * error, mean + 2 * error, target="3.77 ± 0.3",
@@ -203,15 +203,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=list(PARTS), default=[])
     parser.add_argument("--quick", action="store_true")
     chosen = parser.parse_args()
-    rows = []
     for name, part in PARTS.items():
         if not chosen.only or name in chosen.only:
             torch.set_num_threads(os.cpu_count() or 1 if name == "speed" else 1)
-            for line in part(chosen.quick):
+            rows = part(chosen.quick)
+            for line in rows:
                 print(f"{line.name}: {line.shown}  {line.target} {line.verdict}  {line.note}", flush=True)
-                rows.append(line)
-    if not chosen.quick:
-        print(write("lab", rows, environment=environment(), part=bool(chosen.only)))
+            if not chosen.quick:
+                write("lab", rows, environment=environment(), part=True)
 
 
 if __name__ == "__main__":
