@@ -4,11 +4,14 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy
+import torch
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -21,6 +24,7 @@ from continua.lab.phase import ABOUT, CELLS
 from continua.lab.phase import Phase as Diagram
 
 SUMMARY, NUMBERS = "summary.json", "numbers.npz"
+MANY = 20_000
 
 
 def run(settings: Shared, out: Path | None, anew: bool) -> None:
@@ -38,7 +42,7 @@ def run(settings: Shared, out: Path | None, anew: bool) -> None:
         _forget(folder, before)
     began = time.perf_counter()
     try:
-        with Progress(console=console, transient=True) as bar:
+        with _few_threads(settings), Progress(console=console, transient=True) as bar:
             found = WAYS[type(settings)](settings, folder, Steps(bar))
     except KeyboardInterrupt:
         console.print(f"Stopped. {_what_is_left(settings, folder)}")
@@ -46,6 +50,18 @@ def run(settings: Shared, out: Path | None, anew: bool) -> None:
     rows = [*found.rows, ("seconds", f"{time.perf_counter() - began:.1f}")]
     files = _keep(folder, asked, settings, found, rows)
     _show(console, settings, rows, folder, files)
+
+
+@contextmanager
+def _few_threads(settings: Shared) -> Iterator[None]:
+    """One thread for few tokens: on a busy machine threads wait for one another far longer than they work."""
+    before, n = torch.get_num_threads(), getattr(settings, "n", 0)
+    large = isinstance(n, int) and n * getattr(settings, "runs", 1) > MANY  # a sweep has many small cells
+    torch.set_num_threads(before if large else 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 # --- what is kept ---------------------------------------------------------------------------------------------------

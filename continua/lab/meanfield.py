@@ -19,7 +19,7 @@ from continua.typing import Float, Tensor
 FLOOR = 1e-13  # of the largest normaliser: where it is smaller it is round-off, and there is nothing to move
 CLOSE, SCALINGS = 1e-14, 2000
 STEP, MOMENTUM = 4 / (math.sqrt(2) + 1) ** 2, ((math.sqrt(2) - 1) / (math.sqrt(2) + 1)) ** 2
-CONTROL = Adaptive(rtol=1e-8, atol=1e-10, max_steps=100_000)
+CONTROL = Adaptive(rtol=1e-8, atol=1e-10, max_steps=5000)  # between two times; unresolved densities need no end of them
 Blur = Callable[[Tensor], Tensor]
 
 
