@@ -17,6 +17,7 @@ from torch.nn.functional import normalize
 
 from continua.axes import Discretisation
 from continua.errors import ConfigError, ShapeError
+from continua.geometry import sphere
 from continua.lab.attention import AttentionMap, attention_maps
 from continua.lab.stack import Stack, evaluating, opened
 from continua.models import Batch, View
@@ -289,9 +290,8 @@ def _state(z: float, texts: list[Tensor], beta: float, angle: float, bins: int) 
 
 
 def angles(x: Float[Tensor, "*b d"], y: Float[Tensor, "*b d"]) -> Float[Tensor, "*b"]:
-    """The angle between x and y in radians, 2 atan2(‖u−v‖, ‖u+v‖): accurate for small angles, unlike arccos."""
-    u, v = normalize(x, dim=-1), normalize(y, dim=-1)
-    return 2 * torch.atan2((u - v).norm(dim=-1), (u + v).norm(dim=-1))
+    """The angle between x and y, of any lengths, in radians."""
+    return sphere.distance(normalize(x, dim=-1), normalize(y, dim=-1))
 
 
 # --- what a layer does -----------------------------------------------------------------------------------------------
