@@ -192,7 +192,8 @@ def test_a_phase_diagram_goes_on_cell_by_cell(tmp_path) -> None:
 
 @pytest.mark.spec("L10")
 def test_ctrl_c_loses_nothing_of_a_phase_sweep(tmp_path) -> None:
-    program = [sys.executable, "-m", "continua.cli", "simulate"]
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # shells may mute it
+    program = [sys.executable, "-c", f"{heard}; from continua.cli import main; main()", "simulate"]
     betas = ",".join(str(0.5 * i) for i in range(1, 400))
     words = ["phase", "--beta", betas, "--d", "2", "--n", "32", "--runs", "1", "--until", "8", "--out", "sweep"]
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}
