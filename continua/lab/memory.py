@@ -25,7 +25,7 @@ def peak_bytes(work: Callable[[], object]) -> int:
         if (used := torch.cuda.max_memory_allocated() - before) > 0:
             return used
     kinds = [torch.profiler.ProfilerActivity.CPU]
-    with silent(), torch.profiler.profile(activities=kinds, profile_memory=True) as log:
+    with silent(), _uncollected(), torch.profiler.profile(activities=kinds, profile_memory=True) as log:
         work()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
@@ -37,6 +37,18 @@ def peak_bytes(work: Callable[[], object]) -> int:
         alive += change
         most = max(most, alive)
     return most
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Garbage that is collected in the middle would be missing from the peak, at another place each time."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 @contextmanager

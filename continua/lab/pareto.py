@@ -18,6 +18,8 @@ from continua.lab.plots import pyplot, save
 from continua.tasks import Example, Task
 
 Watch = Callable[[int, int], None]  # how many measurements of how many are done
+EQUAL = 1e-6  # losses this close, in relative terms, are one: twice the width gives the native answers to round-off
+CLOSE, NEAR = 1.4, 0.06  # costs (as a ratio) and losses (of their range) whose names would touch
 BUDGETS = {"latency": "seconds", "flops": "flops", "memory": "bytes"}
 
 
@@ -53,10 +55,10 @@ class Pareto:
     points: tuple[Point, ...]
 
     def front(self, cost: str = "seconds") -> list[Point]:
-        """Sizes for which no other one is at most as costly and better, by rising cost."""
+        """Sizes for which no other one is at most as costly and better (by more than round-off), by rising cost."""
         front: list[Point] = []
         for point in sorted(self.points, key=lambda p: (getattr(p, cost), p.loss)):
-            if not front or point.loss < front[-1].loss:
+            if not front or point.loss < front[-1].loss - EQUAL * abs(front[-1].loss):
                 front.append(point)
         return front
 
@@ -100,18 +102,32 @@ class Pareto:
                 fill = "white" if point.trained is False else "#0072b2" if i else "#d55e00"
                 edge = "#0072b2" if i else "#d55e00"
                 panel.scatter(getattr(point, cost) * unit, point.loss, s=46, color=fill, edgecolors=edge, zorder=2)
-            for p in front:
-                place = (getattr(p, cost) * unit, p.loss)
-                panel.annotate(p.name, place, (-5, -9), textcoords="offset points", fontsize=7, ha="right")
+            self._name(panel, front, cost, unit)
             panel.set(xlabel=label, xscale="log")
             panel.margins(x=0.25)
-            for side in (panel.xaxis.set_major_formatter, panel.xaxis.set_minor_formatter):
-                side(plt.FuncFormatter(lambda value, _: f"{value:g}"))
+            panel.xaxis.set_major_formatter(plt.FuncFormatter(lambda value, _: f"{value:g}"))
+            panel.xaxis.set_minor_formatter(plt.FuncFormatter(lambda value, _: _round(value)))
             panel.tick_params(axis="x", which="both", labelsize=8)
             panel.grid(alpha=0.25)
         panels[0].set_ylabel("held-out loss")
         figure.suptitle(f"{title}  (orange: native; hollow: never trained)", fontsize=12)
         return save(plt, figure, path)
+
+    def _name(self, panel: Any, front: list[Point], cost: str, unit: float) -> None:
+        """Names to the left below their marks; to the right above where that of the neighbour is in the way."""
+        losses = [p.loss for p in self.points]
+        near, moved = NEAR * (max(losses) - min(losses)), False
+        for before, p in zip([None, *front], front, strict=False):
+            touch = before is not None and getattr(p, cost) < CLOSE * getattr(before, cost)
+            moved = not moved and touch and before is not None and before.loss - p.loss < near
+            shift, side = ((6, 5), "left") if moved else ((-5, -9), "right")
+            place = (getattr(p, cost) * unit, p.loss)
+            panel.annotate(p.name, place, shift, textcoords="offset points", fontsize=7, ha=side)
+
+
+def _round(value: float) -> str:
+    """2, 3 and 5 of each decade are named, the others would touch."""
+    return f"{value:g}" if f"{value:e}"[0] in "235" else ""
 
 
 def size_grid(model: Any) -> list[Discretisation]:
