@@ -5,7 +5,7 @@ import math
 import torch
 
 from continua.errors import ConfigError
-from continua.lab.interaction import SINKHORN_CLOSE, SINKHORN_STEPS, Interaction, Unnormalised
+from continua.lab.interaction import Interaction, Unnormalised, balanced
 from continua.lab.particles import Particles
 from continua.lab.simulate import Simulation
 from continua.lab.sums import OVERFLOW, Query, by_rows, log_weights, modes, powers, real_harmonics
@@ -86,13 +86,7 @@ def sinkhorn_energy(particles: Particles, beta: float) -> Float[Tensor, "*b"]:
         return mean_cosine(particles) / 2
     scores = beta * (particles.x @ particles.x.mT)
     logs = particles.masses.clamp_min(torch.finfo(particles.x.dtype).tiny).log()
-    f = torch.zeros_like(logs)
-    for _ in range(SINKHORN_STEPS):
-        new = -torch.logsumexp(scores + (f + logs)[..., None, :], -1)
-        moved = float((new - f).detach().abs().max())
-        f = (f + new) / 2  # the mean of both: symmetric scores would swing between two scalings
-        if moved < SINKHORN_CLOSE * max(1.0, abs(beta)):
-            break
+    f = balanced(scores, logs, symmetric=True)
     return -(particles.masses * f).sum(-1) / beta  # the dual: −Σ w (f + g), with g = f for symmetric scores
 
 

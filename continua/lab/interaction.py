@@ -146,27 +146,9 @@ class Sinkhorn(Interaction):
         n = scores.shape[-1]
         known = log_weights(asked)
         logs = torch.full_like(scores[..., 0], -math.log(n)) if known is None else known
-        g = self._balanced(scores, logs, symmetric=asked.y is asked.x)
+        g = balanced(scores, logs, symmetric=asked.y is asked.x)
         f = -torch.logsumexp(scores + (g + logs)[..., None, :], -1)
         return (scores + f[..., None] + (g + logs)[..., None, :]).exp() @ asked.x
-
-    def _balanced(self, scores: Tensor, logs: Tensor, symmetric: bool) -> Tensor:
-        """g, with f = g where scores are symmetric: the mean of f and its update then contracts by a half or better."""
-        f, g, before = torch.zeros_like(logs), torch.zeros_like(logs), math.inf
-        for step in range(SINKHORN_STEPS):
-            rows = -torch.logsumexp(scores + (g + logs)[..., None, :], -1)
-            if symmetric:
-                f, new = rows, (g + rows) / 2
-            else:
-                f = rows if step == 0 else (f + rows) / 2  # damped: undamped scalings swing between two states
-                columns = -torch.logsumexp(scores + (f + logs)[..., :, None], -2)
-                new = columns if step == 0 else (g + columns) / 2
-            moved = float((new - g).detach().abs().max())
-            g = new
-            if moved < SINKHORN_CLOSE or before <= moved < SINKHORN_NEAR:  # as close as it gets: round-off moves it
-                break
-            before = moved
-        return g
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +166,28 @@ class Hardmax(Interaction):
         weights = torch.ones_like(asked.x[..., 0]) if asked.weights is None else asked.weights
         plain = asked._replace(weights=(weights > 0).to(weights), beta=math.copysign(1.0, asked.beta))
         return by_rows(plain, share)
+
+
+def balanced(scores: Tensor, logs: Tensor, symmetric: bool) -> Tensor:
+    """g of the scaling e^{f_i + s_ij + g_j} whose rows and columns have the mean one.
+
+    Symmetric scores have f = g, and the mean of f and its update contracts by a half or better.
+    """
+    f, g, before = torch.zeros_like(logs), torch.zeros_like(logs), math.inf
+    for step in range(SINKHORN_STEPS):
+        rows = -torch.logsumexp(scores + (g + logs)[..., None, :], -1)
+        if symmetric:
+            new = (g + rows) / 2
+        else:
+            f = rows if step == 0 else (f + rows) / 2  # damped: undamped scalings swing between two states
+            columns = -torch.logsumexp(scores + (f + logs)[..., :, None], -2)
+            new = columns if step == 0 else (g + columns) / 2
+        moved = float((new - g).detach().abs().max())
+        g = new
+        if moved < SINKHORN_CLOSE or before <= moved < SINKHORN_NEAR:  # as close as it gets: round-off moves it
+            break
+        before = moved
+    return g
 
 
 INTERACTIONS = {each.name: each for each in (SelfAttention, Unnormalised, Sinkhorn, Hardmax)}
