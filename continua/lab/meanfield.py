@@ -12,7 +12,7 @@ from continua.flow import Adaptive, Control, Tsit5, solve
 from continua.lab.bessel import log_mean
 from continua.lab.growth import over_beta
 from continua.lab.interaction import Interaction
-from continua.lab.simulate import FRAMES, Watch
+from continua.lab.simulate import FRAMES, Watch, kept_times
 from continua.lab.wasserstein import Density
 from continua.typing import Float, Tensor
 
@@ -232,16 +232,8 @@ def scale_of(interaction: Interaction, d: int) -> float:
 
 
 def frames(save: int | Tensor, until: float) -> Tensor:
-    """The times that are kept, from 0 to the end."""
-    if not (math.isfinite(until) and until > 0):
-        raise ConfigError("a density moves for a positive time", got=until, remedy="Write until=10.0.")
-    if not isinstance(save, Tensor):
-        if save < 2:
-            raise ConfigError(
-                "at least the start and the end are kept", got=save, remedy="Use save ≥ 2, or give times."
-            )
-        return torch.linspace(0, until, save, dtype=torch.float64)
-    times = save.double().cpu()
+    """The times that are kept, rising from 0 to the end."""
+    times = kept_times(save, until)
     if times.dim() != 1 or len(times) < 2 or times[0] != 0 or not bool((times.diff() > 0).all()):
         remedy = "Begin with 0 and let them increase."
         raise ConfigError("the times to keep rise from zero", got=times.tolist()[:4], remedy=remedy)

@@ -83,7 +83,7 @@ def simulate(
     those of Euler–Maruyama with about 0.01 in time, or as many as ``control=Fixed(n)`` has. Gradients go through x and
     the matrices of the interaction. ``watch`` is told which share of the way is done.
     """
-    times = _times(save, until)
+    times = kept_times(save, until)
     if math.isfinite(interaction.kappa):
         return _noisy(interaction, particles, times, control, generator, watch)
 
@@ -143,7 +143,7 @@ def free(
             return interaction.drift(retract(x), args["w"], tuple(args["m"]))
         return interaction.drift(x, args["w"], tuple(args["m"]), unit=False)
 
-    times = _times(save, until)
+    times = kept_times(save, until)
     args = {"w": particles.weights, "m": list(interaction.matrices)}
     control = Adaptive(rtol=1e-8, atol=1e-10, max_steps=100_000)
     path = solve(field, particles.x, (0.0, until), args=args, solver=Tsit5(), control=control,
@@ -177,7 +177,8 @@ def _noisy(
     return Simulation(times, torch.stack(kept), particles.weights, interaction, steps)
 
 
-def _times(save: int | Tensor, until: float) -> Tensor:
+def kept_times(save: int | Tensor, until: float) -> Tensor:
+    """The times to keep, or so many of them from 0 to the end."""
     if not (math.isfinite(until) and until > 0):
         raise ConfigError("a simulation goes on for a positive time", got=until, remedy="Write until=10.0.")
     if isinstance(save, Tensor):
