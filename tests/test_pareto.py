@@ -72,6 +72,8 @@ def test_the_front_holds_what_nothing_beats() -> None:
     for point in found.points:  # the law itself
         beaten = any(p.seconds <= point.seconds and p.loss < point.loss for p in found.points)
         assert (point in found.front()) is (not beaten and point.sizes["d"] != 11) or beaten
+    same = points((1.0, 1.0, 10), (1.0 - 1e-9, 2.0, 20), (0.999, 3.0, 30))  # twice the width: the same to round-off
+    assert [p.sizes["d"] for p in same.front()] == [8, 10]
 
 
 @pytest.mark.spec("B1")
