@@ -57,7 +57,7 @@ def test_the_points_of_a_square_are_a_quadrature(n: int) -> None:
         assert gap(order, pairs.outputs) == 0
     torus = on_square(circle, circle, axis=TORUS)
     assert torus.grid.is_uniform
-    assert gap(torus.grid.weights, torch.full((n * n,), n**-2.0).double()) < 1e-15
+    assert gap(torus.grid.weights, torch.full((n * n,), n**-2.0, dtype=torch.float64)) < 1e-15
     assert on_square(ends, ends).grid.weights[0] * 4 == pytest.approx((n - 1) ** -2.0, rel=1e-12)
 
 
