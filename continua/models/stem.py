@@ -1,0 +1,89 @@
+"""Convolution in real time: a local kernel of the displacement, integrated against the measure of the stamps."""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from continua.axes import Grid
+from continua.config import register
+from continua.errors import ConfigError, GridError
+from continua.fields import Parametrisation
+from continua.flow.vectorfield import Bound
+from continua.operators import Grids, Operator
+from continua.operators.depth import Weight, at_depth, local
+from continua.operators.operator import Context, weights_of
+from continua.typing import Args, Float, Tensor
+
+RIDGE = 1e-3  # of the window's mass: where a window holds too few stamps, what they cannot tell is told as zero
+
+
+@register
+class Convolution(Operator):
+    """(Kx)(t, d) = Σ_jr c_jr(z, d) a_jr(t, d), a_r(t) = argmin_a ∫ g((s−t)/r) (x(s) − Σ_j a_j p_j((s−t)/r))² dμ(s).
+
+    g is a Gaussian window of each of the ``radii``, p_j are Hermite polynomials up to ``degree``: a_0 is the value of
+    the field around t on the scale r, a_1 its slope, a_2 its curvature. On equal stamps, far from the ends, this is a
+    convolution with a kernel of the displacement; on irregular ones and at the ends the fit keeps polynomials exact, so
+    that a slope is a slope however the points lie. Nothing depends on a number of points.
+
+    Discrete case: on ``Points()`` far from the ends this is a depthwise ``nn.Conv1d``.
+    """
+
+    def __init__(
+        self, weights: Parametrisation, radii: tuple[float, ...] = (1.0, 2.0), degree: int = 2, gain: float = 1.0
+    ) -> None:
+        super().__init__()
+        if not radii or min(radii) <= 0:
+            raise ConfigError("a window has a positive radius", got=radii, remedy="Write radii=(1.0, 2.0).")
+        if degree < 0:
+            raise ConfigError("polynomials count from degree zero", got=degree, remedy="Use degree=2.")
+        self.radii, self.degree = tuple(radii), degree
+        count = len(self.radii) * (degree + 1)
+        self.kernel = nn.ModuleList(weights.field("zd", std=gain * count**-0.5) for _ in range(count))
+
+    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
+        """Read c, and make the matrices of the fits once for all depths."""
+        names = [str(i) for i in range(len(self.kernel))]
+        read = {name: Weight(field) for name, field in zip(names, self.kernel, strict=True)}  # type: ignore[arg-type]
+        args, reader = weights_of(self, grids, context, read)
+        like = next(self.parameters())
+        fits = torch.cat([fit(grids["t"].to(_exact(like)), r, self.degree) for r in self.radii], -2)
+
+        def f(z: float, x: Tensor, args: Args) -> Tensor:
+            w, fits = at_depth(args, z), args["fits"]
+            spread = torch.cat([x * w[name] for name in names], -2)  # [b, (j s), d]
+            return fits @ spread
+
+        # [*b, t, (j s)]: one product for all kernels
+        return Bound(f, reader, local), {**args, "fits": fits.flatten(-2).to(like)}
+
+
+def fit(t: Grid, radius: float, degree: int) -> Float[Tensor, "*b t j s"]:
+    """The matrices that take values at the stamps to the coefficients of local polynomials around each of them."""
+    if t.nodes.shape[-1] != 1:
+        got, remedy = f"{t.nodes.shape[-1]}-dimensional points", "Use attention with a window there."
+        raise GridError("this convolution is along time", got=got, remedy=remedy)
+    u = (t.nodes.mT - t.nodes) / radius  # [*b, t, s]
+    window = (-0.5 * u * u).exp() * t.weights[..., None, :]
+    mass = window.sum(-1, keepdim=True).clamp_min(torch.finfo(u.dtype).tiny)
+    window = window / mass
+    basis = _hermite(u, degree)  # [*b, t, j, s]
+    weighted = basis * window[..., None, :]
+    gram = weighted @ basis.mT + RIDGE * torch.eye(degree + 1, dtype=u.dtype, device=u.device)
+    made: Tensor = torch.linalg.solve(gram, weighted)
+    return made
+
+
+def _hermite(u: Tensor, degree: int) -> Tensor:
+    """He_j(u)/√j!: orthonormal under the Gaussian, so that on many equal stamps the fit is a plain product."""
+    found = [torch.ones_like(u), u]
+    for j in range(1, degree):
+        found.append(u * found[-1] - j * found[-2])
+    return torch.stack([h / math.sqrt(math.factorial(j)) for j, h in enumerate(found[: degree + 1])], -2)
+
+
+def _exact(like: Tensor) -> Any:
+    """A tensor in float32 at least: half precision cannot solve."""
+    return like.new_empty((), dtype=torch.promote_types(like.dtype, torch.float32))

@@ -1,0 +1,207 @@
+"""What estimators of series share: reading series in every form, training, saving."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from continua.config import from_plain, to_plain
+from continua.errors import CheckpointError, ConfigError, GridError, ShapeError
+from continua.models import load as load_model
+from continua.optim import AdamW, ByRole
+from continua.recipes.series import SeriesSettings, Size
+from continua.tasks.changes import Change
+from continua.tasks.ragged import JUMP, Ragged
+from continua.tasks.series import Scale
+from continua.tasks.task import Task, generator_for
+from continua.training import fit
+from continua.training.watch import Bar, Progress
+
+try:
+    from sklearn.base import BaseEstimator
+    from sklearn.utils import check_random_state
+    from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+except ImportError as missing:
+    raise ConfigError(
+        "these estimators stand on scikit-learn",
+        got="it is not installed",
+        remedy="Install the extra: pip install 'continua[series]'.",
+    ) from missing
+
+DESCRIPTION = "estimator.json"
+QUIET = 5.0  # seconds of training after which something is shown
+Array = np.ndarray[Any, Any]
+E = TypeVar("E", bound="SeriesEstimator")
+
+
+class _Slow:
+    """The bar of ``fit``, for those who wait: nothing is shown of what takes no five seconds."""
+
+    def __init__(self) -> None:
+        import time
+
+        self.clock, self.bar = time.monotonic, Bar()
+        self.begun = self.clock()
+
+    def __call__(self, at: Progress) -> None:
+        if self.clock() - self.begun > QUIET:
+            self.bar(at)
+
+    def close(self) -> None:
+        self.bar.close()
+
+
+class SeriesEstimator(BaseEstimator):  # type: ignore[misc]
+    """What both estimators share: reading series, training, saving."""
+
+    d: int
+    heads: int
+    depth: int
+    steps: int
+    settings: SeriesSettings | None
+    verbose: int
+    random_state: Any
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.three_d_array = False  # 2-D arrays are series too
+        tags.non_deterministic = False
+        return tags
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def _read(self, X: Any, times: Any, reset: bool) -> Ragged:
+        """Series in any of their forms. An array of two dimensions is checked as scikit-learn does."""
+        series = Ragged.of(X if _is_sequence_of_series(X) else self._array(X, times, reset), times)
+        if reset:
+            self.channels_ = series.channels
+        elif series.channels != self.channels_:
+            got, remedy = f"{series.channels}", "Give the channels of fit, NaN where one was not measured."
+            raise ShapeError(f"this estimator was fitted with {self.channels_} channels", got=got, remedy=remedy)
+        if not reset:
+            self._check_unit(series)
+        return series
+
+    def _array(self, X: Any, times: Any, reset: bool) -> Array:
+        options: dict[str, Any] = {"ensure_all_finite": "allow-nan", "allow_nd": True, "dtype": "numeric"}
+        # stamps make columns points in time: then there may be more or fewer of them than in fit
+        same = times is None and getattr(X, "ndim", 2) == 2 and (reset or hasattr(self, "n_features_in_"))
+        found = validate_data(self, X, reset=reset, **options) if same else check_array(X, **options)
+        if found.ndim > 3:
+            got, remedy = list(found.shape), "Give [n, t] or [n, t, channels]."
+            raise ShapeError("series have at most three dimensions", got=got, remedy=remedy)
+        checked: Array = found.astype(np.float64)
+        return checked
+
+    def _check_unit(self, series: Ragged) -> None:
+        """Refuse stamps that are a million times closer or farther than those of fit."""
+        ratio = series.spacing / self.spacing_
+        if bool((series.present.sum(-1) > 1).any()) and not 1 / JUMP < ratio < JUMP:
+            got = f"{series.spacing:.3g} between neighbours instead of {self.spacing_:.3g}"
+            raise GridError("stamps need the unit of fit", got=got, remedy="Convert them to that unit.")
+
+    def _settle(self, series: Ragged) -> SeriesSettings:
+        chosen = self.settings if self.settings is not None else SeriesSettings()
+        for name in ("d", "heads", "depth", "steps"):
+            if not getattr(self, name) >= 1:
+                raise ConfigError(f"{name} counts from one", got=getattr(self, name), remedy=f"Use {name} ≥ 1.")
+        self.spacing_ = series.spacing
+        self.scale_ = Scale.of(series, chosen.unit, chosen.periods)
+        self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return chosen
+
+    @property
+    def _size(self) -> Size:
+        return Size(self.d, self.heads, self.depth)
+
+    def _held(self, count: int, share: float) -> torch.Tensor | None:
+        many = int(count * share)
+        if not many:
+            return None
+        return torch.randperm(count, generator=generator_for("held", self.seed_))[:many].sort().values
+
+    # --- training ----------------------------------------------------------------------------------------------------
+
+    def _train(self, model: Any, task: Task, chosen: SeriesSettings) -> None:
+        done = fit(
+            model,
+            task,
+            steps=self.steps,
+            seed=self.seed_,
+            optimiser=ByRole(AdamW(chosen.lr, decay=chosen.decay)),
+            evaluate_every=max(self.steps // 5, 1),
+            watch=_Slow() if self.verbose else lambda at: None,
+        )
+        model.eval()
+        self.model_, self.history_, self.n_iter_ = model, done.history, self.steps
+
+    # --- saving ------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the weights (safetensors) and everything else (JSON) into ``folder``."""
+        check_is_fitted(self)
+        path: Path = self.model_.save(folder)
+        plain = {"kind": type(self).__name__, "parameters": self._plain_parameters(), "fitted": self._fitted()}
+        (path / DESCRIPTION).write_text(json.dumps(plain, indent=1), encoding="utf-8")
+        return path
+
+    def _plain_parameters(self) -> dict[str, Any]:
+        found = self.get_params(deep=False)
+        if self.settings is not None:
+            own = {f.name: getattr(self.settings, f.name) for f in fields(self.settings)}
+            found["settings"] = {**own, "change": vars(self.settings.change)}
+        if not isinstance(found["random_state"], int | None):
+            found["random_state"] = None  # the state of a generator is not the estimator's to keep
+        return found
+
+    def _fitted(self) -> dict[str, Any]:
+        names = ("channels_", "spacing_", "seed_", "n_iter_", "n_features_in_")
+        kept = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return {**kept, "scale_": to_plain(self.scale_)}
+
+    @classmethod
+    def load(cls: type[E], folder: str | Path) -> E:
+        """Return the estimator saved in ``folder``: it predicts the same numbers."""
+        path = Path(folder) / DESCRIPTION
+        if not path.is_file():
+            remedy = "Give the folder that save() wrote."
+            raise CheckpointError(f"a saved estimator has a {DESCRIPTION}", got=f"none in {folder}", remedy=remedy)
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        if plain["kind"] != cls.__name__:
+            raise CheckpointError(f"this is no {cls.__name__}", got=plain["kind"], remedy=f"Use {plain['kind']}.load.")
+        given: dict[str, Any] = _tuples(plain["parameters"])
+        if given.get("settings") is not None:
+            own: dict[str, Any] = _tuples(given["settings"])
+            given["settings"] = SeriesSettings(**{**own, "change": Change(**own["change"])})
+        made = cls(**given)
+        for name, value in plain["fitted"].items():
+            setattr(made, name, from_plain(value) if name == "scale_" else value)
+        made._remember(plain["fitted"])
+        made.model_ = load_model(folder).eval()
+        return made
+
+    def _remember(self, plain: dict[str, Any]) -> None:
+        """Bring back what is an estimator's own."""
+
+
+def _is_sequence_of_series(X: Any) -> bool:
+    """A list or tuple whose entries are series: of unequal length, or themselves arrays or lists of channels."""
+    if not isinstance(X, list | tuple) or not len(X):
+        return False
+    depths = {np.ndim(one) if not isinstance(one, list | tuple) else _depth(one) for one in X}
+    if depths & {2}:
+        return True
+    return depths == {1} and (len({len(one) for one in X}) > 1 or not isinstance(X[0], list | tuple))
+
+
+def _depth(one: Any) -> int:
+    return 1 + (_depth(one[0]) if isinstance(one[0], list | tuple | np.ndarray) else 0) if len(one) else 1
+
+
+def _tuples(plain: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists where Python had tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}

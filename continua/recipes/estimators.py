@@ -1,0 +1,239 @@
+"""Estimators in the manner of scikit-learn for irregular series: ``ContinuaClassifier`` and ``ContinuaForecaster``."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted
+
+from continua.errors import ConfigError, GridError, ShapeError
+from continua.recipes.estimator_base import Array, SeriesEstimator  # refuses with a remedy without scikit-learn
+from continua.recipes.series import SeriesSettings, classifier, forecaster
+from continua.tasks.answers import Answers, Asked, Filling, Quantiles, question
+from continua.tasks.ragged import Ragged
+from continua.tasks.series import Classes
+from continua.tasks.task import Task
+
+
+class ContinuaClassifier(ClassifierMixin, SeriesEstimator):
+    """The class of a series, by a continuous Transformer over its own time stamps.
+
+    ``fit(X, y)`` takes an array [n, t] or [n, t, channels], or a list of arrays [t] or [t, channels] of unequal
+    length; NaN is a missing value; ``times=`` are stamps [t], [n, t] or a list. Trained on one sampling it serves
+    others: ``predict(finer, times=…)``. ``d``, ``heads`` and ``depth`` are the native size of ``model_``, ``steps``
+    how long it is trained, ``settings`` all that seldom changes. ``verbose=0`` shows nothing.
+
+    >>> import numpy as np
+    >>> t = np.arange(12.0)
+    >>> X = [np.sin(w * t[:n]) for n, w in [(12, 0.5), (9, 2.0)] * 8]
+    >>> model = ContinuaClassifier(d=16, heads=2, depth=1, steps=60, random_state=0).fit(X, ["slow", "fast"] * 8)
+    >>> model.predict(X[:2]).tolist()
+    ['slow', 'fast']
+    """
+
+    def __init__(
+        self,
+        d: int = 32,
+        heads: int = 4,
+        depth: int = 3,
+        steps: int = 1000,
+        settings: SeriesSettings | None = None,
+        verbose: int = 1,
+        random_state: Any = None,
+    ) -> None:
+        self.d, self.heads, self.depth, self.steps = d, heads, depth, steps
+        self.settings, self.verbose, self.random_state = settings, verbose, random_state
+
+    def fit(self, X: Any, y: Any, times: Any = None) -> "ContinuaClassifier":
+        """Learn the classes ``y`` of the series ``X``."""
+        series = self._read(X, times, reset=True)
+        labels = _labels(y, len(series))
+        self.classes_, numbers = np.unique(labels, return_inverse=True)
+        chosen = self._settle(series)
+        count, held = len(self.classes_), self._held(len(series), chosen.held_out)
+        task = Classes(series, torch.from_numpy(numbers).long(), self.scale_, chosen.batch, chosen.change, held)
+        self._train(classifier(self.scale_, count, self._size, chosen, self.seed_), task, chosen)
+        return self
+
+    @torch.no_grad()
+    def predict_proba(self, X: Any, times: Any = None) -> Array:
+        """The probability of each class [n, classes], in the order of ``classes_``."""
+        check_is_fitted(self)
+        series = self._read(X, times, reset=False)
+        parts = torch.arange(len(series)).split(256)
+        found = [self.model_(self.scale_.told(series.rows(rows))).double().softmax(-1) for rows in parts]
+        made: Array = torch.cat(found).numpy(force=True)
+        return made
+
+    def predict(self, X: Any, times: Any = None) -> Array:
+        """The most probable class of each series."""
+        found: Array = self.predict_proba(X, times).argmax(1)
+        return np.asarray(self.classes_[found])
+
+    def score(self, X: Any, y: Any, times: Any = None) -> float:
+        """The share of right answers; a class that fit never saw is refused."""
+        found = self.predict(X, times)
+        labels = _labels(y, len(found))
+        unseen = sorted(set(labels.tolist()) - set(self.classes_.tolist()), key=str)
+        if unseen:
+            remedy = "Drop these series, or fit with examples of the class."
+            raise ConfigError("only classes seen in fit can be scored", got=repr(unseen[0]), remedy=remedy)
+        return float((found == labels).mean())
+
+    def _fitted(self) -> dict[str, Any]:
+        return {**super()._fitted(), "classes_": self.classes_.tolist(), "dtype": self.classes_.dtype.str}
+
+    def _remember(self, plain: dict[str, Any]) -> None:
+        self.classes_ = np.array(plain["classes_"], dtype=plain["dtype"])
+        del self.dtype
+
+
+def _labels(y: Any, count: int) -> Array:
+    """One label for each series."""
+    if y is None:
+        remedy = "Give one label for each series."
+        raise ConfigError("this estimator requires y to be passed, but the target y is None", remedy=remedy)
+    check_classification_targets(y)
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        from sklearn.utils.validation import column_or_1d
+
+        labels = column_or_1d(labels, warn=True)
+    if labels.ndim != 1 or len(labels) != count:
+        got, remedy = list(labels.shape), "Give one label for each series."
+        raise ConfigError(
+            f"inconsistent numbers of samples: {count} series need as many labels", got=got, remedy=remedy
+        )
+    return labels
+
+
+class ContinuaForecaster(RegressorMixin, SeriesEstimator):
+    """Values of series at times that were not observed, with quantiles, by a continuous Transformer.
+
+    ``fit(X, y)`` learns answers: ``y`` [n], [n, q] or [n, q, channels] is what came after each history, at ``y_times``
+    (in the clock of the series; one unit apart behind the last point unless given), NaN where nothing is known.
+    ``fit(X)`` hides points of the series themselves and learns to fill them in, between and behind. Either way
+    ``predict(X, at=times)`` answers at any times, ``predict_quantiles`` with the ``quantiles`` it was made for; these
+    never cross. The rest is as in ``ContinuaClassifier``.
+    """
+
+    def __init__(
+        self,
+        d: int = 32,
+        heads: int = 4,
+        depth: int = 2,
+        steps: int = 1000,
+        quantiles: tuple[float, ...] = (0.1, 0.5, 0.9),
+        settings: SeriesSettings | None = None,
+        verbose: int = 1,
+        random_state: Any = None,
+    ) -> None:
+        self.d, self.heads, self.depth, self.steps, self.quantiles = d, heads, depth, steps, quantiles
+        self.settings, self.verbose, self.random_state = settings, verbose, random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = False
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any = None, times: Any = None, y_times: Any = None) -> "ContinuaForecaster":
+        """Learn the answers ``y``, or, without them, to fill in points of the series."""
+        series = self._read(X, times, reset=True)
+        chosen = self._settle(series)
+        levels, held = Quantiles(tuple(self.quantiles)), self._held(len(series), chosen.held_out)
+        if y is None:
+            self.flat_, self.own_ = False, False
+            self.ahead_: tuple[float, ...] = (1.0,)
+            task: Task = Filling(series, self.scale_, levels, chosen.batch, chosen.share, chosen.window, held)
+        else:
+            targets = self._targets(y, len(series))
+            self.scale_ = self.scale_.answering(targets)
+            asked = Asked(self._asked(series, y_times, targets.shape[1]), targets)
+            task = Answers(series, asked, self.scale_, levels, chosen.batch, chosen.change, held)
+        self._train(forecaster(self.scale_, levels, self._size, chosen, self.seed_), task, chosen)
+        return self
+
+    def _targets(self, y: Any, count: int) -> torch.Tensor:
+        """Answers as [n, q, c]. The first channel alone may be answered: the others are NaN."""
+        found = check_array(y, ensure_2d=False, allow_nd=True, ensure_all_finite=False, dtype=np.float64)
+        if np.isinf(found).any() or (found.ndim == 1 and np.isnan(found).any()):
+            raise ShapeError("Input y contains NaN or infinity", got="one", remedy="Drop these series.")
+        if len(found) != count:
+            what = f"inconsistent numbers of samples: {count} series need answers"
+            raise ShapeError(what, got=len(found), remedy="Give the answers of each series.")
+        self.flat_ = found.ndim == 1
+        found = found[:, None] if found.ndim == 1 else found
+        self.own_ = found.ndim == 2  # answers of one variable: a channel of its own if there are several
+        found = found[..., None] if found.ndim == 2 else found
+        if found.ndim != 3 or found.shape[2] not in (1, self.channels_):
+            remedy = f"Give [n, q] or [n, q, {self.channels_}]."
+            raise ShapeError("answers have one value for each channel", got=list(found.shape), remedy=remedy)
+        made = np.full((*found.shape[:2], self.channels_), np.nan)
+        made[..., : found.shape[2]] = found
+        if not np.isfinite(made).any():
+            raise ShapeError("some answers must be known", got="NaN only", remedy="Give observed values.")
+        return torch.from_numpy(made)
+
+    def _asked(self, series: Ragged, given: Any, count: int) -> torch.Tensor:
+        """The times of questions [n, q], counted from each series' first stamp."""
+        if given is None:
+            self.ahead_ = tuple(float(i + 1) for i in range(count))
+            return series.end[:, None] + self.scale_.unit * torch.tensor(self.ahead_, dtype=torch.float64)
+        found = np.asarray(given, dtype=np.float64)
+        found = np.broadcast_to(found, (len(series), found.shape[-1])) if found.ndim == 1 else found
+        if found.ndim != 2 or len(found) != len(series) or (count and found.shape[1] != count):
+            remedy = f"Give [q] or [{len(series)}, q]."
+            raise ShapeError("questions need a time each", got=list(found.shape), remedy=remedy)
+        if not np.isfinite(found).all():
+            raise GridError("questions need finite times", got="NaN or infinity", remedy="Drop these questions.")
+        made = torch.from_numpy(found.copy()) - series.start[:, None]
+        ahead = ((made - series.end[:, None]) / self.scale_.unit).median(0).values
+        self.ahead_ = tuple(ahead.tolist()) if count else self.ahead_
+        return made
+
+    @torch.no_grad()
+    def predict_quantiles(self, X: Any, times: Any = None, at: Any = None) -> Array:
+        """The quantiles [n, q, channels, levels] at the times ``at``: [q] or [n, q], or those of fit behind the end."""
+        check_is_fitted(self)
+        series, levels = self._read(X, times, reset=False), Quantiles(tuple(self.quantiles))
+        if at is None:
+            asked = series.end[:, None] + self.scale_.unit * torch.tensor(self.ahead_, dtype=torch.float64)
+        else:
+            asked = self._asked(series, at, 0)
+        found = []
+        for rows in torch.arange(len(series)).split(256):
+            batch = question(self.scale_, series.rows(rows), asked[rows])
+            guess: Any = batch.values
+            read = levels.read(self.model_(batch), guess[..., : self.channels_]).double()
+            found.append(self.scale_.from_answer(read.movedim(-1, -2)).movedim(-2, -1))
+        made: Array = torch.cat(found).numpy(force=True)
+        return made
+
+    def predict(self, X: Any, times: Any = None, at: Any = None) -> Array:
+        """The middle quantile: [n] or [n, q] for answers of one variable, [n, q, channels] otherwise."""
+        check_is_fitted(self)
+        middle = min(range(len(self.quantiles)), key=lambda i: abs(self.quantiles[i] - 0.5))
+        found = self.predict_quantiles(X, times, at)[..., middle]
+        if self.channels_ == 1 or self.own_:
+            found = found[..., 0]
+        return found[:, 0] if self.flat_ and at is None else found
+
+    def score(self, X: Any, y: Any, times: Any = None, at: Any = None) -> float:
+        """R² of the middle quantile over all known answers."""
+        found, known = self.predict(X, times, at), np.asarray(y, dtype=np.float64)
+        if found.shape != known.shape:
+            got, remedy = list(known.shape), f"Give {list(found.shape)}."
+            raise ShapeError("answers and predictions need one shape", got=got, remedy=remedy)
+        there = np.isfinite(known)
+        off, all_ = found[there] - known[there], known[there] - known[there].mean()
+        return float(1 - (off**2).sum() / max((all_**2).sum(), 1e-300))
+
+    def _fitted(self) -> dict[str, Any]:
+        own = {"flat_": self.flat_, "own_": self.own_, "ahead_": list(self.ahead_)}
+        return {**super()._fitted(), **own}
+
+    def _remember(self, plain: dict[str, Any]) -> None:
+        self.ahead_ = tuple(plain["ahead_"])
