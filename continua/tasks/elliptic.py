@@ -7,7 +7,7 @@ import torch
 
 from continua.axes import Interval, Product
 from continua.errors import ConfigError, ShapeError, SolveError
-from continua.tasks.equations import Watch, check_finite, in_chunks
+from continua.tasks.equations import Watch, check_finite, in_chunks, normals
 from continua.tasks.pairs import Pairs, lattice
 from continua.tasks.task import generator_for
 from continua.typing import Float, Tensor
@@ -103,7 +103,7 @@ def neumann_field(
     k = torch.arange(n)
     shell = torch.maximum(k[:, None], k)
     place = shell * shell + torch.where(k[:, None] < k, k[:, None], shell + k)
-    drawn = torch.randn(n * n, generator=generator, dtype=torch.float64)[place]
+    drawn = normals(n * n, generator)[place]
     square = (math.pi * k.double()) ** 2
     size = (square[:, None] + square + inverse_length**2) ** (-power / 2)
     norm = torch.where(k > 0, math.sqrt(2.0), 1.0).double()

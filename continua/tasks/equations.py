@@ -116,11 +116,19 @@ def gaussian_fields(
     """
     k = 2 * math.pi * torch.arange(n // 2, dtype=torch.float64)
     size = scale * (k * k + inverse_length**2) ** (-power / 2)
-    waves = torch.randn(n // 2, count, 2, generator=generator, dtype=torch.float64).transpose(0, 1)
+    waves = normals(n // 2 * count * 2, generator).reshape(n // 2, count, 2).transpose(0, 1)
     v = torch.zeros(count, n // 2 + 1, dtype=torch.complex128)
     v[:, 1:-1] = torch.complex(waves[:, 1:, 0], waves[:, 1:, 1]) * size[1:] * (n / math.sqrt(2))
     v[:, 0] = waves[:, 0, 0] * size[0] * n
     return torch.fft.irfft(v, n)
+
+
+def normals(count: int, generator: torch.Generator) -> Tensor:
+    """Normal numbers, of which a longer row begins with the shorter.
+
+    Rows of ``torch.randn`` do not: it draws its last sixteen anew unless sixteen divides the length.
+    """
+    return torch.randn(-(-count // 16) * 16, generator=generator, dtype=torch.float64)[:count]
 
 
 def burgers_pairs(

@@ -55,7 +55,7 @@ def generated(name: str, count: int, watch: Watch | None = None, root: Path | No
     return cached(make, name, {**known, **given, "count": count}, watch, version, root)
 
 
-def _number(word: str, value: Any, usual: float) -> float:
+def _number(word: str, value: Any, usual: Any) -> Any:
     """The value in the type of the usual one, since 1 and 1.0 are two names of one set."""
     wanted = (int, float) if isinstance(usual, float) else (int,)
     if isinstance(value, bool) or not isinstance(value, wanted):

@@ -9,7 +9,7 @@ import torch
 
 from continua.axes import Circle, Product
 from continua.errors import ConfigError, SolveError
-from continua.tasks.equations import Stepper, Watch, check_finite, in_chunks
+from continua.tasks.equations import Stepper, Watch, check_finite, in_chunks, normals
 from continua.tasks.pairs import Pairs, lattice
 from continua.tasks.task import generator_for
 from continua.typing import Float, Tensor
@@ -128,7 +128,7 @@ def torus_field(
     ring = torch.where(i.abs() == shell, (i[:, None] + shell) * 2 + (i > 0), 0)
     ring = torch.where(i.abs() < shell, 2 * (2 * shell + 1) + (i + shell - 1) * 2 + (i[:, None] > 0), ring)
     inside = (2 * shell - 1).clamp_min(0) ** 2
-    drawn = torch.randn((2 * top + 1) ** 2, generator=generator, dtype=torch.float64)[inside + ring]
+    drawn = normals((2 * top + 1) ** 2, generator)[inside + ring]
     square = (2 * math.pi) ** 2 * (i[:, None] ** 2 + i**2).double()
     drawn = drawn * scale * (square + inverse_length**2) ** (-power / 2) * (square > 0)
     # a real wave for each of (i, j) and −(i, j): cosine and sine, together cas = cos + sin
