@@ -1,6 +1,7 @@
 """Axes, grids and quadrature rules: where every sum becomes an integral."""
 
 from continua.axes.axis import ALIASES, WIDTHS, Axes, Axis, Circle, Interval, Points, Product, Times, mass_of, with_mass
+from continua.axes.corrected import corrected
 from continua.axes.discretisation import Discretisation, at
 from continua.axes.grid import Grid, counting
 from continua.axes.rules import (
@@ -45,6 +46,7 @@ __all__ = [
     "Times",
     "Trapezoid",
     "at",
+    "corrected",
     "counting",
     "default_rule",
     "grid_key",

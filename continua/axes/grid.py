@@ -28,6 +28,7 @@ class Grid:
     has_gaps: bool = False  # some weights may be zero
     start: int = 0  # the first node, where nodes are counted in order
     key: bytes | None = None  # equal keys mean equal nodes
+    lines: "tuple[Grid, ...] | None" = None  # the grids whose product this is, first coordinate slowest
 
     def __len__(self) -> int:
         return self.nodes.shape[-2]
@@ -68,7 +69,8 @@ class Grid:
         if self.weights.device == like.device and self.weights.dtype == like.dtype:
             return self
         left = None if self.left is None else self.left.to(like)
-        return replace(self, nodes=self.nodes.to(like), weights=self.weights.to(like), left=left)
+        lines = None if self.lines is None else tuple(line.to(like) for line in self.lines)
+        return replace(self, nodes=self.nodes.to(like), weights=self.weights.to(like), left=left, lines=lines)
 
     def only(self, observed: Bool[Tensor, "*b n"]) -> "Grid":
         """Return this grid with the unobserved nodes absent (weight zero)."""
@@ -76,9 +78,7 @@ class Grid:
             raise GridError(f"observed needs {len(self)} entries", got=observed.shape[-1], remedy="One flag per node.")
         weights = torch.where(observed, self.weights, 0.0)
         left = None if self.left is None else torch.where(observed, self.left, 0.0)
-        return replace(
-            self, weights=weights, left=left, is_uniform=False, is_unit=False, has_gaps=True, nodes=self.nodes
-        )
+        return replace(self, weights=weights, left=left, is_uniform=False, is_unit=False, has_gaps=True, lines=None)
 
     def union(self, other: "Grid") -> "Grid":
         """The disjoint union of two grids (a CLS token, memory slots): masses add, nothing is shared."""

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -258,7 +258,8 @@ def _grid_on_product(axis: Product, rule: Rule) -> Grid:
     grids = [grid_on(f, r) for f, r in zip(axis.factors, rule.factors, strict=True)]
     nodes = np.stack(np.meshgrid(*[g.nodes[:, 0].numpy() for g in grids], indexing="ij"), -1).reshape(-1, axis.dim)
     weights = functools.reduce(np.multiply.outer, [g.weights.numpy() for g in grids]).reshape(-1)
-    return _make(nodes, weights * mass_of(axis) / weights.sum(), None)
+    made = _make(nodes, weights * mass_of(axis) / weights.sum(), None)
+    return replace(made, lines=tuple(grids))
 
 
 def grid_key(nodes: Array) -> bytes:

@@ -28,8 +28,8 @@ class Parametrisation(Protocol):
         """Return a new field over ``letters`` whose values have about this spread around ``mean``."""
         ...
 
-    def table(self, rows: int, letter: Letter, std: float) -> Field:
-        """Return a field over ``rows`` counted entries (letter ``n``) and one axis: an embedding, a head."""
+    def table(self, rows: int, letters: str, std: float) -> Field:
+        """Return a field over ``rows`` counted entries (letter ``n``) and other axes: an embedding, a head, modes."""
         ...
 
     def rank(self, letter: Letter) -> float:
@@ -81,10 +81,10 @@ class ByBasis:
         kept = _along(self.axes, letters, depth="z" in self.bases)
         return Expansion(kept, {letter: self._basis(letter) for letter in kept}, std, mean)
 
-    def table(self, rows: int, letter: Letter, std: float) -> Field:
-        """Counted rows times the letter's own basis."""
-        axes = {"n": Points(rows), letter: self.axes[letter]}
-        return Expansion(axes, {"n": Nodal(Counting(rows)), letter: self._basis(letter)}, std)
+    def table(self, rows: int, letters: str, std: float) -> Field:
+        """Counted rows times the letters' own bases; depth comes first."""
+        axes = _with_rows(rows, _along(self.axes, letters, depth="z" in self.bases))
+        return Expansion(axes, {k: Nodal(Counting(rows)) if k == "n" else self._basis(k) for k in axes}, std)
 
     def rank(self, letter: Letter) -> float:
         """The size of the basis."""
@@ -112,10 +112,12 @@ class ByNetwork:
             return Neural(kept, hidden=self.hidden, std=std, mean=mean)
         return Separable(kept, rank=self.separable, hidden=self.hidden, std=std, mean=mean)
 
-    def table(self, rows: int, letter: Letter, std: float) -> Field:
+    def table(self, rows: int, letters: str, std: float) -> Field:
         """Counted rows times functions that a network makes."""
-        axes = {"n": Points(rows), letter: self.axes[letter]}
-        return Expansion(axes, {"n": Nodal(Counting(rows)), letter: Generated(16, self.hidden)}, std)
+        axes = _with_rows(rows, _along(self.axes, letters, self.depth))
+        return Expansion(
+            axes, {k: Nodal(Counting(rows)) if k == "n" else Generated(16, self.hidden) for k in axes}, std
+        )
 
     def rank(self, letter: Letter) -> float:
         """A handful of waves: networks are smooth."""
@@ -128,6 +130,12 @@ class ByNetwork:
 
 def _along(axes: Axes, letters: str, depth: bool) -> dict[Letter, Axis]:
     return {letter: axes[letter] for letter in letters if letter != "z" or depth}
+
+
+def _with_rows(rows: int, along: dict[Letter, Axis]) -> dict[Letter, Axis]:
+    """Depth, the counted rows, and the rest."""
+    depth = {letter: axis for letter, axis in along.items() if letter == "z"}
+    return {**depth, "n": Points(rows), **{letter: axis for letter, axis in along.items() if letter != "z"}}
 
 
 def counted(axes: Axes, layers: int | None = None) -> ByBasis:

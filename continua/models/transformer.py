@@ -154,7 +154,11 @@ class Transformer(nn.Module):
         batch, lay = Batch.of(batch), getattr(self.embed, "lay", None)  # images are cut into tokens first
         like = next(self.parameters())
         batch, t = place(batch if lay is None else lay(batch), self.axes.t, chosen.t, like)  # type: ignore[arg-type]
-        return batch, {**chosen.grids(self.axes), "t": t}
+        grids = {**chosen.grids(self.axes), "t": t}
+        if batch.asked is not None:  # answers elsewhere: a grid without a measure
+            points = batch.asked.to(t.nodes)
+            grids["asked"] = Grid(points, torch.ones_like(points[..., 0]))
+        return batch, grids
 
     def velocity(
         self,

@@ -11,6 +11,7 @@ from continua.config import register
 from continua.errors import GridError, ShapeError
 from continua.fields import Parametrisation
 from continua.fields.basis import unit_coordinate
+from continua.operators.waves import Waves
 from continua.typing import Float, Tensor
 
 
@@ -138,6 +139,36 @@ class RelativeBias(Position):
         # head first in memory: the bias is read once for every layer, the table only here
         found = args["table"].mT.index_select(1, bucket.flatten()).unflatten(1, bucket.shape)
         return found if bucket.dim() == 2 else found.movedim(0, -3)
+
+
+@register
+class WaveBias(Position):
+    """bias(t, s, h) = Σ_k a_k(h) cos(2πk·(t−s)/P) + b_k(h) sin(2πk·(t−s)/P): any smooth function of displacement.
+
+    Translation-invariant on circles, intervals and their products, in any dimension; see ``Waves`` for k and P. It
+    starts at zero: plain attention.
+    """
+
+    def __init__(self, weights: Parametrisation, modes: int | tuple[int, ...] = 8, stretch: float = 2.0) -> None:
+        super().__init__()
+        axis = weights.axes.t
+        self.waves = Waves(axis, (modes,) * axis.dim if isinstance(modes, int) else tuple(modes), stretch)
+        self.table = weights.autonomous().table(2 * len(self.waves.numbers), "h", std=0.0)
+
+    def bind(self, h: Grid, e: Grid) -> Any:
+        """Read the amplitudes on the heads."""
+        return {"table": self.table.on(n=_rows(2 * len(self.waves.numbers)), h=h)}
+
+    def pair_bias(
+        self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"], args: Any
+    ) -> Float[Tensor, "*bh t s"] | None:
+        """By angle sums: features of t, mixed by the amplitudes of each head, times features of s."""
+        cosine, sine = (part[:, None, :] for part in args["table"].to(t).mT.chunk(2, -1))  # [h, 1, w]
+        at_t, at_s = self.waves.angles(t), self.waves.angles(s)
+        at_t, at_s = at_t[..., None, :, :], at_s[..., None, :, :]  # [*b, 1, t, w]
+        cos_t, sin_t = at_t.cos(), at_t.sin()
+        left = torch.cat([cosine * cos_t + sine * sin_t, cosine * sin_t - sine * cos_t], -1)
+        return left @ torch.cat([at_s.cos(), at_s.sin()], -1).mT
 
 
 class Encoding(nn.Module):

@@ -1,0 +1,199 @@
+"""Waves on a domain: the transform of a field on any grid to a few waves, and back."""
+
+import functools
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from continua.axes import Axis, Circle, Grid, Interval, Product, corrected
+from continua.config import register
+from continua.errors import ConfigError
+from continua.typing import Float, Tensor
+
+Parts = tuple[Tensor, Tensor]  # real and imaginary
+
+
+@register
+@dataclass(frozen=True)
+class Waves:
+    """exp(2πi k·t/P), |k_i| < modes_i, on an interval, a circle or a product of these.
+
+    Along a circle the period P is its length; along an interval it is ``stretch`` times the length, so that with
+    ``stretch`` = 2 what leaves at one end does not come in at the other. Fields are real, so of k and −k along the
+    last direction only k ≥ 0 is kept.
+    """
+
+    axis: Axis
+    modes: tuple[int, ...]
+    stretch: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.axis, Interval | Circle | Product):
+            remedy = "Use t=Circle(), t=Interval() or a Product of these."
+            raise ConfigError("waves live on intervals, circles and their products", got=self.axis, remedy=remedy)
+        if len(self.modes) != self.axis.dim or min(self.modes) < 1:
+            remedy = f"Give {self.axis.dim} whole numbers above zero."
+            raise ConfigError("each direction needs its number of modes", got=self.modes, remedy=remedy)
+        if self.stretch < 1:
+            raise ConfigError("waves cover the interval", got=f"stretch={self.stretch:g}", remedy="Use 1 or more.")
+
+    @property
+    def lines(self) -> tuple[Interval | Circle, ...]:
+        """The factors of the domain."""
+        return self.axis.factors if isinstance(self.axis, Product) else (self.axis,)  # type: ignore[return-value]
+
+    @property
+    def periods(self) -> tuple[float, ...]:
+        """P for each direction."""
+        return tuple(line.length * (1.0 if line.periodic else self.stretch) for line in self.lines)
+
+    @cached_property
+    def ranges(self) -> tuple[range, ...]:
+        """The whole numbers k along each direction."""
+        *first, last = self.modes
+        return (*(range(1 - m, m) for m in first), range(last))
+
+    @cached_property
+    def numbers(self) -> tuple[tuple[int, ...], ...]:
+        """All wave vectors, in the order of the transform."""
+        return tuple(itertools.product(*self.ranges))
+
+    @cached_property
+    def doubled(self) -> tuple[float, ...]:
+        """2 where the wave of −k is left out, else 1."""
+        return tuple(2.0 if k[-1] else 1.0 for k in self.numbers)
+
+    def angles(self, nodes: Float[Tensor, "*b n k"]) -> Float[Tensor, "*b n w"]:
+        """2π k·t/P at each node, for each wave."""
+        k = torch.tensor(self.numbers, dtype=torch.float64) / torch.tensor(self.periods, dtype=torch.float64)
+        return nodes @ (2 * math.pi * k).to(nodes).mT
+
+    def bind(self, grid: Grid, exact: bool = True) -> tuple["Transform", tuple[Any, Any]]:
+        """The transform on a grid and its matrices there and back.
+
+        ``exact`` corrects the weights of scattered nodes (``exact_weights``).
+        """
+        if grid.lines is not None:
+            lines = [self._line(i, line) for i, line in enumerate(grid.lines)]
+            made = ByLines(tuple(len(line) for line in grid.lines), tuple(len(k) for k in self.ranges))
+            return made, (tuple(there for there, _ in lines), tuple(back for _, back in lines))
+        angles = self.angles(grid.nodes)
+        weights = self.exact_weights(grid) if exact and not grid.is_uniform else grid.weights
+        share = (weights / weights.sum(-1, keepdim=True))[..., None]
+        cos, sin = angles.cos(), angles.sin()
+        doubled = torch.tensor(self.doubled, dtype=angles.dtype, device=angles.device)
+        there = (torch.cat([cos, -sin], -1) * share).mT
+        return ByMatrix(), (there, torch.cat([doubled * cos, -doubled * sin], -1))
+
+    def _line(self, i: int, line: Grid) -> tuple[Parts, Parts]:
+        """cos and sin of one direction: the analysis [w, n] with the weights, the synthesis [n, w]."""
+        k = torch.tensor(self.ranges[i], dtype=line.nodes.dtype, device=line.nodes.device)
+        angles = line.nodes * (2 * math.pi / self.periods[i] * k)
+        share = (line.weights / line.weights.sum())[:, None]
+        doubled = torch.where(k > 0, 2.0, 1.0) if i == len(self.modes) - 1 else torch.ones_like(k)
+        return (
+            ((share * angles.cos()).mT, (share * -angles.sin()).mT),
+            (doubled * angles.cos(), doubled * angles.sin()),
+        )
+
+    def exact_weights(self, grid: Grid) -> Float[Tensor, "*b n"]:
+        """The weights of the grid, changed least so that waves up to twice these are integrated exactly.
+
+        Twice, because a coefficient of a wave is the integral of a product of two; fewer where nodes are few (a
+        quarter of their number along each direction), since the change would not be small then.
+        """
+        few = max(1, int((len(grid) ** (1 / self.axis.dim)) // 4))
+        wide = Waves(self.axis, tuple(min(2 * m - 1, few) for m in self.modes), self.stretch)
+        angles = wide.angles(grid.nodes.double())
+        real = torch.cat([angles.cos(), angles.sin()], -1).mT
+        whole = grid.weights.double().sum(-1, keepdim=True)
+        made = corrected(grid.weights.double() / whole, real, _integrals(wide).to(real))
+        return (made * whole).to(grid.weights)
+
+
+class Transform:
+    """A transform to the coefficients of waves and back; its matrices are handed over, so that they are arguments.
+
+    Coefficients are x̂_k = ∫ x exp(−2πi k·t/P) dμ/mass, laid out [b, 2, w, c]: real parts, imaginary parts.
+    """
+
+    def analyse(self, x: Float[Tensor, "b n c"], there: Any) -> Float[Tensor, "b 2 w c"]:
+        """Coefficients of a field at the nodes."""
+        raise NotImplementedError
+
+    def synthesise(self, v: Float[Tensor, "b 2 w c"], back: Any) -> Float[Tensor, "b n c"]:
+        """Σ_k Re(v_k exp(2πi k·t/P)) over the waves and those left out."""
+        raise NotImplementedError
+
+
+class ByMatrix(Transform):
+    """By one matrix product each way, on any nodes, also those of each sample."""
+
+    def analyse(self, x: Float[Tensor, "b n c"], there: Any) -> Float[Tensor, "b 2 w c"]:
+        """[2w, n] @ [n, c]."""
+        return (there.to(x) @ x).unflatten(1, (2, -1))
+
+    def synthesise(self, v: Float[Tensor, "b 2 w c"], back: Any) -> Float[Tensor, "b n c"]:
+        """[n, 2w] @ [2w, c]."""
+        return back.to(v) @ v.flatten(1, 2)
+
+
+@dataclass(frozen=True)
+class ByLines(Transform):
+    """Direction by direction, on a product of lines: n·Σ modes operations instead of n·Π modes."""
+
+    nodes: tuple[int, ...]
+    modes: tuple[int, ...]
+
+    def analyse(self, x: Float[Tensor, "b n c"], there: Any) -> Float[Tensor, "b 2 w c"]:
+        """The last direction first, where the field is still real."""
+        *first, (cos, sin) = there
+        place, field = len(self.nodes), x.unflatten(1, self.nodes)
+        real, imaginary = _along(cos.to(x), field, place), _along(sin.to(x), field, place)
+        for i in reversed(range(len(first))):
+            real, imaginary = _turned(real, imaginary, first[i], i + 1)
+        return torch.stack([real.flatten(1, -2), imaginary.flatten(1, -2)], 1)
+
+    def synthesise(self, v: Float[Tensor, "b 2 w c"], back: Any) -> Float[Tensor, "b n c"]:
+        """The first direction first; of the last only the real part is made."""
+        real, imaginary = (part.unflatten(1, self.modes) for part in v.unbind(1))
+        *first, (cos, sin) = back
+        for i, line in enumerate(first):
+            real, imaginary = _turned(real, imaginary, line, i + 1)
+        place = len(self.modes)
+        return (_along(cos.to(v), real, place) - _along(sin.to(v), imaginary, place)).flatten(1, -2)
+
+
+def _along(matrix: Tensor, x: Tensor, place: int) -> Tensor:
+    """Σ_j matrix[i, j] x[…, j, …] along one dimension."""
+    shape = x.shape
+    y = matrix @ x.reshape(math.prod(shape[:place]), shape[place], -1)
+    return y.view(*shape[:place], len(matrix), *shape[place + 1 :])
+
+
+def _turned(real: Tensor, imaginary: Tensor, line: Parts, place: int) -> Parts:
+    """(cos + i sin)(real + i imaginary), summed along one dimension."""
+    cos, sin = (part.to(real) for part in line)
+    return (
+        _along(cos, real, place) - _along(sin, imaginary, place),
+        _along(sin, real, place) + _along(cos, imaginary, place),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _integrals(waves: Waves) -> Tensor:
+    """Mean of cos and sin of each wave over the domain: exact on circles and intervals."""
+    means = torch.ones(len(waves.numbers), dtype=torch.complex128)
+    for i, (line, period) in enumerate(zip(waves.lines, waves.periods, strict=True)):
+        for row, k in enumerate(waves.numbers):
+            w = 2 * math.pi * k[i] / period
+            if w != 0.0:
+                a, b = line.start, line.start + line.length
+                turn = torch.tensor([w * a, w * b], dtype=torch.float64)
+                wave = torch.complex(turn.cos(), turn.sin())
+                means[row] *= (wave[1] - wave[0]) / (1j * w * line.length)
+    return torch.cat([means.real, means.imag])
