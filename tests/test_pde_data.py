@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from continua.axes import Circle, Interval, Points, Product
-from continua.errors import ConfigError, GridError, ShapeError, SolveError
+from continua.errors import ConfigError, ContinuaError, GridError, ShapeError, SolveError
 from continua.tasks.elliptic import darcy, darcy_pairs, flux_balance, neumann_field
 from continua.tasks.equations import _steps, burgers, burgers_pairs, cole_hopf
 from continua.tasks.pairs import Pairs, lattice
@@ -89,11 +89,17 @@ def test_lines_that_no_rule_has_weigh_their_half_gaps() -> None:
 @pytest.mark.spec("B3")
 def test_pairs_that_do_not_fit_are_refused() -> None:
     good = on_circle()
-    parts = {"name": "waves", "axis": good.axis, "inputs": good.inputs, "outputs": good.outputs, "points": good.points}
+    parts: dict[str, Any] = {
+        "name": "waves",
+        "axis": good.axis,
+        "inputs": good.inputs,
+        "outputs": good.outputs,
+        "points": good.points,
+    }
     hurt = good.outputs.clone()
     hurt[0, 3, 1] = torch.nan
     x = good.points
-    for kind, got, remedy, changed in [
+    cases: list[tuple[type[ContinuaError], str, str, dict[str, Any]]] = [
         (ShapeError, "outputs [3, 11, 2]", "one grid", {"outputs": good.outputs[:, 1:]}),
         (ShapeError, "inputs [0, 12, 1]", "count ≥ 1", {"inputs": good.inputs[:0], "outputs": good.outputs[:0]}),
         (ShapeError, "points [12, 2]", "points [12, 1]", {"points": torch.cat([x, x], -1)}),
@@ -102,9 +108,10 @@ def test_pairs_that_do_not_fit_are_refused() -> None:
         (GridError, "coordinate 0", "increasing", {"points": x.flip(0)}),
         (GridError, "coordinate 0", "in the domain", {"points": x + 0.5}),
         (GridError, "Points(n=12)", "Choose", {"axis": Points(12)}),
-    ]:
+    ]
+    for kind, got, remedy, changed in cases:
         with refused(kind, got, remedy):
-            Pairs(**{**parts, **changed})  # type: ignore[arg-type]
+            Pairs(**(parts | changed))
     with refused(ConfigError, "12", "between 1 and 11"):
         good.every(12)
     with refused(ConfigError, "5:9:None", "There are 3"):

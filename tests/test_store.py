@@ -122,6 +122,16 @@ def test_files_that_are_no_pairs_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("B3")
+def test_inputs_and_outputs_may_be_parts_of_one_tensor(tmp_path: Path) -> None:
+    path = random(7, 8, 1)
+    pairs = Pairs("path", Circle(), path[:-1], path[1:], lattice(Circle(), torch.arange(8) / 8))
+    for name, each in (("whole", pairs), ("thin", pairs.every(2)), ("part", pairs.part(slice(1, 5, 2)))):
+        found = load(save(each, tmp_path / name))
+        assert found.sha256 == each.sha256
+        assert gap(found.outputs, each.outputs) == 0
+
+
+@pytest.mark.spec("B3")
 def test_where_nothing_can_be_written_the_set_is_made_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

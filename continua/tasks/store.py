@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as as_bytes
 
@@ -23,6 +24,7 @@ from continua.tasks.pairs import Pairs
 from continua.tasks.vorticity import vorticity_pairs
 
 TENSORS = ("inputs", "outputs", "points")
+CONTIGUOUS = torch.contiguous_format
 
 
 class Generator(NamedTuple):
@@ -111,7 +113,8 @@ def save(pairs: Pairs, path: Path) -> Path:
 
     Written aside, flushed to the disk, then named: a crash leaves the file whole or not there.
     """
-    tensors = {what: getattr(pairs, what).detach().cpu().contiguous() for what in TENSORS}
+    # clones: inputs and outputs may be parts of one path, and safetensors refuses tensors that share their memory
+    tensors = {what: getattr(pairs, what).detach().cpu().clone(memory_format=CONTIGUOUS) for what in TENSORS}
     about = {"name": pairs.name, "axis": json.dumps(to_plain(pairs.axis)), "sha256": pairs.sha256}
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, aside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
