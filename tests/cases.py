@@ -1,4 +1,4 @@
-"""The cases that every law runs over. A new rule, basis, solver, mask, norm or model is one line here.
+"""The cases that every law runs over. A new rule, basis, solver, mask, kernel, norm or model is one line here.
 
 ``test_cases.py`` complains when a registered class of the library is in none of these lists.
 """
@@ -133,11 +133,27 @@ MASKS = [
     op.Strided(2.0) & op.Window(4.0) & Causal(),
     op.Neighbours((1, 2, 3, 0, 5), (0, 1, 2, 3, 4)),
 ]
+KERNELS: dict[str, op.Kernel] = {
+    "softmax": Softmax(temperature=0.7),
+    "additive": op.Additive(),
+    "flat": op.Flat(),
+    "local": op.Local(2.0),
+    "comb": op.Comb(3.0),
+    "comb with wide teeth": op.Comb(3.0, width=1.0),
+    "positive features": op.PositiveFeatures(64),
+    "Nyström": op.Nystrom(ax.GaussLegendre(4)),
+    "Monte Carlo": op.FewSources(ax.MonteCarlo(5, seed=1)),
+    "quasi-Monte-Carlo": op.FewSources(ax.Sobol(4, seed=1), step=2),
+    "quadrature": op.FewSources(ax.GaussLegendre(4)),
+    "control variate": op.FewSources(ax.MonteCarlo(5, seed=1), control=3),
+    "stationary": op.Stationary(),
+}
 POSITIONS: dict[str, Callable[[Parametrisation], op.Position]] = {
     "none": lambda w: op.Position(),
     "rotary": lambda w: op.Rotary(base=100.0),
     "ALiBi": lambda w: op.ALiBi(w.axes),
     "relative": lambda w: op.RelativeBias(w.autonomous(), buckets=8, reach=16.0),
+    "Gaussian": lambda w: op.Gaussian(w.axes, near=2.0, far=8.0),
     "relative, causal": lambda w: op.RelativeBias(w.autonomous(), buckets=8, reach=16.0, causal=True),
 }
 ENCODINGS: dict[str, Callable[[Parametrisation], op.Encoding]] = {
@@ -381,6 +397,11 @@ MODELS: dict[str, Case] = {
     **{
         f"causal, position {name}": Case(lambda name=name: discrete(position=POSITIONS[name], mask=Causal()))
         for name in ("rotary", "ALiBi", "relative, causal")
+    },
+    **{  # the stationary kernel has no use for queries and keys, which the laws of gradients ask after
+        f"kernel {name}": Case(lambda kernel=kernel: discrete(kernel=kernel))
+        for name, kernel in KERNELS.items()
+        if isinstance(kernel, op.Quick) and kernel.is_dot
     },
     **{f"mask {mask}": Case(lambda mask=mask: discrete(mask=mask)) for mask in MASKS},
 }

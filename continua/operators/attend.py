@@ -92,7 +92,7 @@ def _columns(bias: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.stack(parts, -1)
 
 
-def _fused_with(bias: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, grouped: bool) -> Tensor:
+def fused_with(bias: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, grouped: bool) -> Tensor:
     """Fused attention with a bias of each pair, which stays in float32 where the kernel adds it there."""
     mixed = q.dtype in HALF and q.device.type == "cpu" and not bias.requires_grad
     if not mixed:
@@ -121,7 +121,7 @@ def attend_blocked(
     def block(rows: slice, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if scores is not None:
             return normalised(scores(q, k), bias(rows)).to(v.dtype) @ v
-        return _fused_with(bias(rows), q, k, v, scale, grouped)
+        return fused_with(bias(rows), q, k, v, scale, grouped)
 
     count = q.shape[2]
     if count <= BLOCK:

@@ -14,7 +14,7 @@ from continua.fields import kernel as make_kernel
 from continua.flow.vectorfield import Bound
 from continua.operators.calibration import calibration, extra, folded
 from continua.operators.depth import Finish, Grids, Weight, at_depth, local, read
-from continua.operators.kernel import Kernel, Softmax
+from continua.operators.kernel import Kernel, Quick, Softmax
 from continua.operators.lean import Heads, LeanAttention, merged, spread
 from continua.operators.mask import Mask
 from continua.operators.operator import Context, Operator, Recorded, weights_of
@@ -121,24 +121,40 @@ class Attention(Operator):
         if pairs is not None and pairs.dim() == 4 and pairs.shape[1] not in (1, heads):
             remedy = "Give one mask for each head, or one [b, 1, t, s] for all."
             raise MaskError(f"pairs needs {heads} heads", got=list(pairs.shape), remedy=remedy)
+        kernel, mask = self._kernel(context)
         made, scores = plan(
             t,
             source,
-            mask=self.mask,
+            mask=mask,
             position=self.position,
             placed=self.position.bind(grids["h"], grids["e"]),
-            kernel=(self.kernel, self.kernel.scale(self.axes.e)),
+            kernel=(kernel, self.kernel.scale(self.axes.e)),
             pairs=pairs,
             itself=not cross,
         )
         scores["queries"] = self.position.where(t.nodes, scores["position"])  # new keys of self-attention sit there too
         if cross:
             scores["keys"] = self.position.where(source.nodes, scores["position"])
-        if made.unsure and not (cache and pairs is None):  # a source is checked once, before the first token
+        if (
+            made.unsure and made.quick is None and not (cache and pairs is None)
+        ):  # a source is checked once, before the first token
             check_rows(made, t, source, scores)
-        if cache is not None and len(t) == 1 and context.record is None and self.kernel.is_dot:
+        if cache is not None and len(t) == 1 and context.record is None and kernel.is_dot:
             return next_row(made, scores, self.o_like, itself=not cross)
         return made, once_for_all_depths(made, scores, self.o_like, len(t))
+
+    def _kernel(self, context: Context) -> tuple[Kernel, Mask | None]:
+        """The kernel to plan with, and its mask: recorded weights and a cache need one that looks at single pairs."""
+        if not isinstance(self.kernel, Quick):
+            return self.kernel, self.mask
+        plain, mask = self.kernel.plain(self.mask)
+        wish = "recorded weights" if context.record is not None else "a cache" if context.cache is not None else None
+        if wish is None:
+            return self.kernel, mask
+        if not self.kernel.is_exact:
+            got, remedy = type(self.kernel).__name__, f"Build the operator with kernel={plain} for that."
+            raise ConfigError(f"{wish} need weights of single pairs", got=got, remedy=remedy)
+        return plain, mask
 
     def _tokens(self, grids: Grids, context: Context) -> tuple[Grid, Grid, Tensor | None]:
         if not self.cross:

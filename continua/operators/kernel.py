@@ -1,12 +1,13 @@
 """Attention kernels κ(t, s): how queries and keys become scores."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch.nn.functional import leaky_relu
 
-from continua.axes import Axis, mass_of
+from continua.axes import Axis, Grid, mass_of
 from continua.config import register
+from continua.operators.mask import Mask
 from continua.typing import Float, Tensor
 
 
@@ -30,6 +31,64 @@ class Kernel(Protocol):
     ) -> Float[Tensor, "b h t s"]:
         """Return the scores of some query rows."""
         ...
+
+
+@runtime_checkable
+class Quick(Kernel, Protocol):
+    """A kernel that never forms all pairs: it restricts or approximates the plain one that ``plain`` names.
+
+    ``is_exact``: it is that kernel, to round-off. ``order``: p in error = O(m^−p) for its m features, landmarks or
+    sources; ``inf`` for exact kernels and for those whose error falls faster than any power on smooth fields.
+    """
+
+    is_exact: ClassVar[bool]
+
+    @property
+    def order(self) -> float:
+        """The power of 1/m in the error."""
+        ...
+
+    def plain(self, mask: Mask | None) -> tuple[Kernel, Mask | None]:
+        """The exact kernel and mask that this one stands for under ``mask``."""
+        ...
+
+    def prepare(self, plan: Any, args: dict[str, Any], t: Grid, s: Grid) -> dict[str, Any]:
+        """What depends on the nodes alone, made once for all depths; refuses what it cannot serve."""
+        ...
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h t e"],
+        k: Float[Tensor, "b g s e"],
+        v: Float[Tensor, "b g s e"],
+        plan: Any,
+        args: Any,
+    ) -> Float[Tensor, "b h t e"]:
+        """∫ α(t, s) V(s) dμ(s), or its approximation."""
+        ...
+
+
+@dataclass(frozen=True)
+class Dot:
+    """τ ⟨q, k⟩ with τ = mass(e)^(−½) unless ``temperature`` is given: what the kernels with dot scores share."""
+
+    temperature: float | None = field(default=None, kw_only=True)
+    is_dot: ClassVar[bool] = True
+    over_keys: ClassVar[str] = "c"
+
+    def scale(self, e: Axis) -> float:
+        """mass(e)^(−½): 1/√d_head on counting axes, one on [0, 1] with mass one."""
+        return mass_of(e) ** -0.5 if self.temperature is None else self.temperature
+
+    def scores(
+        self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b h s e"], scale: float
+    ) -> Float[Tensor, "b h t s"]:
+        """τ ⟨q, k⟩."""
+        return scale * q @ k.mT
+
+    def plain(self, mask: Mask | None) -> tuple[Kernel, Mask | None]:
+        """Softmax under the same mask."""
+        return Softmax(self.temperature), mask
 
 
 @register
@@ -77,3 +136,25 @@ class Additive:
     ) -> Float[Tensor, "b h t s"]:
         """LeakyReLU(Σ q + Σ k)."""
         return leaky_relu(q.sum(-1)[..., :, None] + k.sum(-1)[..., None, :], self.slope)
+
+
+@register
+@dataclass(frozen=True)
+class Flat:
+    """κ = 1: the weights are those of the measure, the mask and the position bias alone.
+
+    Discrete case: the mean over all tokens, or a moving average whose weights the position bias gives.
+    """
+
+    is_dot: ClassVar[bool] = False
+    over_keys: ClassVar[str] = "c"
+
+    def scale(self, e: Axis) -> float:
+        """That of softmax, so that unused queries and keys start as they would there."""
+        return mass_of(e) ** -0.5
+
+    def scores(
+        self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b h s e"], scale: float
+    ) -> Float[Tensor, "b h t s"]:
+        """Zero: 0·Σq + 0·Σk, so that gradients are zero and not missing."""
+        return 0 * (q.sum(-1)[..., :, None] + k.sum(-1)[..., None, :])

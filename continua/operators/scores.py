@@ -16,7 +16,7 @@ from continua.axes.grid import absent
 from continua.errors import GridError, MaskError
 from continua.operators import attend as attending
 from continua.operators.attend import attend_blocked, attend_fused, normalised
-from continua.operators.kernel import Kernel
+from continua.operators.kernel import Kernel, Quick
 from continua.operators.mask import Causal, Mask
 from continua.operators.position import Position
 from continua.typing import Tensor
@@ -37,6 +37,8 @@ class Plan:
     split_cell: bool  # a causal row takes only the left part of its own cell
     unsure: bool  # some query may be left without any key
     row: bool = False  # one query behind all its sources: ``args["row"]`` is its whole bias
+    itself: bool = True  # the sources are the queries' own tokens
+    quick: Quick | None = None  # the kernel attends by itself, without all pairs
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, args: Mapping[str, Any]) -> Tensor:
         """∫ α(t, s) V(s) dμ(s) for queries and keys that were turned, zero for absent queries."""
@@ -44,7 +46,9 @@ class Plan:
             bias = args["row"] if args["row"] is None else args["row"].to(q.dtype)
             grouped = q.shape[1] != k.shape[1]
             return scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale, enable_gqa=grouped)
-        if self.paired:
+        if self.quick is not None:
+            out = self.quick.attend(q, k, v, self, args)
+        elif self.paired:
             scores = None if self.kernel.is_dot else self._scores
             out = attend_blocked(q, k, v, self.scale, lambda rows: self.pair_bias(rows, q, args), scores)
         else:
@@ -55,7 +59,8 @@ class Plan:
 
     def is_bare(self, q: Tensor, k: Tensor, args: Mapping[str, Any]) -> bool:
         """Whether nothing is added to the scores but the lower triangle, every query is there and has its own keys."""
-        plain = not (self.row or self.paired or self.weighted) and args["present"] is None and q.shape[1] == k.shape[1]
+        special = self.row or self.paired or self.weighted or self.quick is not None
+        plain = not special and args["present"] is None and q.shape[1] == k.shape[1]
         return plain and (not self.past_only or self.position.key_bias(args["s"], args["position"]) is None)
 
     def weights(self, q: Tensor, k: Tensor, args: Mapping[str, Any]) -> Tensor:
@@ -127,6 +132,10 @@ def plan(
     past_only = counted_past and (len(t) == len(s) or len(t) == 1) and _needs_no_pairs(position, causal=True)
     no_mask = mask is None and plain and _needs_no_pairs(position, causal=False)
     sure = itself and (mask is None or mask.sees_itself)
+    quick = kernel[0] if isinstance(kernel[0], Quick) else None
+    if quick is not None and pairs is not None:
+        got, remedy = type(quick).__name__, "Use kernel=Softmax(), or a mask of times."
+        raise MaskError("given pairs need a kernel that looks at all pairs", got=got, remedy=remedy)
     made = Plan(
         mask=mask,
         position=position,
@@ -134,10 +143,12 @@ def plan(
         scale=kernel[1],
         triangle=past_only and len(t) > 1,
         past_only=past_only,
-        paired=not (past_only or no_mask),
+        paired=not (past_only or no_mask) and quick is None,
         weighted=s.has_gaps or not s.is_uniform,
         split_cell=split_cell,
         unsure=pairs is not None or not (sure or (mask is None and not s.has_gaps)),
+        itself=itself,
+        quick=quick,
     )
     args = {
         "t": t.nodes,
@@ -151,6 +162,8 @@ def plan(
     if split_cell and not made.weighted:
         # equal weights: only the ratio of the left part to the whole cell matters
         args["log_left"] = args["log_left"] - args["log_weights"]
+    if quick is not None:
+        args["quick"] = quick.prepare(made, args, t, s)
     return made, args
 
 
@@ -161,6 +174,19 @@ def once_for_all_depths(made: Plan, args: dict[str, Any], like: Tensor, queries:
     bias = made.pair_bias(slice(0, queries), like, args)
     used = dict.fromkeys(("t", "s", "pairs", "log_weights", "log_left", "position"))
     return {**args, **used, "bias": bias}
+
+
+def part(args: Mapping[str, Any], rows: slice, keys: slice) -> dict[str, Any]:
+    """The tensors that ``Plan.pair_bias`` reads, for some queries and some sources in a row."""
+    t, s, weights, left = (args[name] for name in ("t", "s", "log_weights", "log_left"))
+    return {
+        "t": t[..., rows, :],
+        "s": s[..., keys, :],
+        "log_weights": None if weights is None else weights[..., keys],
+        "log_left": None if left is None else left[..., keys],
+        "pairs": None,
+        "position": args["position"],
+    }
 
 
 def next_row(made: Plan, args: dict[str, Any], like: Tensor, itself: bool) -> tuple[Plan, dict[str, Any]]:

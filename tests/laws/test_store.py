@@ -23,6 +23,7 @@ FROZEN = [
     *cases.EXACT_ADJOINTS,
     *cases.INEXACT_ADJOINTS,
     *MASKS,
+    *cases.KERNELS.values(),
     *cases.ACTIVATIONS,
     *cases.SAMPLINGS,
     *cases.SCHEMES,

@@ -1,0 +1,135 @@
+"""Exact attention to a few sources of each query: neighbours in time, or in phase. No pair outside is looked at."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from continua.axes import Grid
+from continua.config import register
+from continua.errors import ConfigError
+from continua.operators.kernel import Dot, Kernel, Softmax
+from continua.operators.mask import Mask, Strided, Window
+from continua.operators.runs import attend_runs, check_runs, runs, sorted_along, stamps
+from continua.operators.scores import Plan
+from continua.typing import Float, Tensor
+
+SLACK = 4e-6  # a run is a hair wider than the mask's own hair; the mask decides
+
+
+def _positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ConfigError(f"{name} needs a length above zero", got=value, remedy="Give it in the unit of the stamps.")
+
+
+def _rounding(t: Grid, s: Grid) -> float:
+    """How far float stamps may be off."""
+    largest = max(float(grid.nodes.detach().abs().amax()) for grid in (t, s))
+    return 4 * torch.finfo(t.nodes.dtype).eps * largest
+
+
+@register
+@dataclass(frozen=True)
+class Local(Dot):
+    """κ = exp(τ ∫QK dμ(e)) where |t − s| ≤ radius, zero elsewhere: O(n·w) time and memory for w sources in a window.
+
+    Exactly softmax attention under ``Window(radius)``, on stamps of any kind and in any order, with any other mask
+    and any position. Discrete case: a band of width 2·radius + 1.
+    """
+
+    radius: float
+    is_exact: ClassVar[bool] = True
+    order: ClassVar[float] = torch.inf
+
+    def __post_init__(self) -> None:
+        _positive("Local", self.radius)
+
+    def plain(self, mask: Mask | None) -> tuple[Kernel, Mask | None]:
+        """Softmax under the window."""
+        window = Window(self.radius)
+        return Softmax(self.temperature), window if mask is None else window & mask
+
+    def prepare(self, plan: Plan, args: dict[str, Any], t: Grid, s: Grid) -> dict[str, Any]:
+        """Blocks of queries and the sources within the radius of some query of the block."""
+        before = (1 + SLACK) * self.radius + _rounding(t, s)
+        after = 0.0 if plan.mask is not None and plan.mask.is_causal else before
+        queries = sorted_along(*stamps(t, "Local"))
+        sources = queries if plan.itself else sorted_along(*stamps(s, "Local"))
+        queries, sources = _alike(queries, sources)
+        most = torch.full((len(queries[0]),), len(s), device=queries[0].device)
+        made = runs(queries, sources, before, after, most)
+        if plan.unsure:
+            check_runs(plan, {**args, "quick": made}, t)
+        return made
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h t e"],
+        k: Float[Tensor, "b g s e"],
+        v: Float[Tensor, "b g s e"],
+        plan: Any,
+        args: Any,
+    ) -> Float[Tensor, "b h t e"]:
+        """Softmax attention block by block."""
+        return attend_runs(q, k, v, plan, args)
+
+
+@register
+@dataclass(frozen=True)
+class Comb(Dot):
+    """κ = exp(τ ∫QK dμ(e)) where t − s is within ``width``/2 of a multiple of ``stride``, zero elsewhere.
+
+    Exactly softmax attention under ``Strided(stride, width)``: sources are sorted by their phase s mod stride, where
+    the teeth of the comb are one window. O(n²·width/stride) time, so O(n^1.5) with a stride that grows like √n.
+    Discrete case: every stride-th token (width 0).
+    """
+
+    stride: float
+    width: float = 0.0
+    is_exact: ClassVar[bool] = True
+    order: ClassVar[float] = torch.inf
+
+    def __post_init__(self) -> None:
+        _positive("Comb", self.stride)
+
+    def plain(self, mask: Mask | None) -> tuple[Kernel, Mask | None]:
+        """Softmax under the strided mask."""
+        teeth = Strided(self.stride, self.width)
+        return Softmax(self.temperature), teeth if mask is None else teeth & mask
+
+    def prepare(self, plan: Plan, args: dict[str, Any], t: Grid, s: Grid) -> dict[str, Any]:
+        """Blocks of queries along the phase; sources one turn before and after stand for the circle."""
+        reach = self.width / 2 + SLACK * self.stride + _rounding(t, s)
+        times, observed = stamps(t, "Comb")
+        queries = sorted_along(times.remainder(self.stride), observed)
+        own = (times, observed) if plan.itself else stamps(s, "Comb")
+        phase, numbers = sorted_along(own[0].remainder(self.stride), own[1])
+        turns = torch.cat([phase + turn * self.stride for turn in (-1, 0, 1)], -1).sort(dim=-1, stable=True)
+        sources = turns.values, numbers.repeat(1, 3).gather(-1, turns.indices)
+        queries, sources = _alike(queries, sources)
+        present = own[1].sum(-1).clamp_min(1).expand(len(queries[0]))
+        made = runs(queries, sources, reach, reach, present)
+        if plan.unsure:
+            check_runs(plan, {**args, "quick": made}, t)
+        return made
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h t e"],
+        k: Float[Tensor, "b g s e"],
+        v: Float[Tensor, "b g s e"],
+        plan: Any,
+        args: Any,
+    ) -> Float[Tensor, "b h t e"]:
+        """Softmax attention block by block."""
+        return attend_runs(q, k, v, plan, args)
+
+
+Pair = tuple[Tensor, Tensor]
+
+
+def _alike(queries: Pair, sources: Pair) -> tuple[Pair, Pair]:
+    """One set of stamps for all samples, or one for each, on both sides."""
+    samples = max(len(queries[0]), len(sources[0]))
+    spread = [tuple(x.expand(samples, -1) for x in pair) for pair in (queries, sources)]
+    return (spread[0][0], spread[0][1]), (spread[1][0], spread[1][1])

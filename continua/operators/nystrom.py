@@ -1,0 +1,95 @@
+"""Nyström attention: all pairs through a few landmarks."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from continua.axes import GaussLegendre, Grid, Rule
+from continua.config import register
+from continua.operators.controls import pick
+from continua.operators.features import dot_alone
+from continua.operators.kernel import Dot
+from continua.operators.scores import Plan
+from continua.operators.sources import at_quantiles, in_time, masses, only_causal, reference
+from continua.typing import Float, Tensor
+
+CHUNK = 1024  # tokens at a time
+
+
+@register
+@dataclass(frozen=True)
+class Nystrom(Dot):
+    """e^{a(t, s)} ≈ C A⁺ R with C = e^{a(t, ·)}, A = e^{a(·, ·)} and R = e^{a(·, s)} at m landmarks: O(n·m) time.
+
+    Landmarks are the tokens at the nodes of ``rule`` over the cumulated measure, so crowded or heavy stretches get
+    their share. Numerator and normaliser both go through them. A⁺ = (AᵀA + λ²)⁻¹Aᵀ with λ = √ε‖A‖ in float64, which
+    has a derivative everywhere and survives landmarks that are nearly alike. On smooth fields the kernel has low
+    rank, and the error falls faster than any power of m until it meets λ; on rough ones it falls slowly.
+    """
+
+    rule: Rule = GaussLegendre(32)  # noqa: RUF009  (frozen)
+    is_exact: ClassVar[bool] = False
+    order: ClassVar[float] = torch.inf
+
+    def prepare(self, plan: Plan, args: dict[str, Any], t: Grid, s: Grid) -> dict[str, Any]:
+        """The numbers of the landmarks among queries and keys."""
+        only_causal(plan, "Nystrom", causal=False)
+        dot_alone(plan, "Nystrom")
+        nodes, _ = reference(self.rule)
+        there = at_quantiles(masses(s), nodes, in_time(s))
+        return {"keys": there, "queries": there if plan.itself else at_quantiles(masses(t), nodes, in_time(t))}
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h t e"],
+        k: Float[Tensor, "b g s e"],
+        v: Float[Tensor, "b g s e"],
+        plan: Any,
+        args: Any,
+    ) -> Float[Tensor, "b h t e"]:
+        """C A⁺ (R w V) over C A⁺ (R w 1)."""
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1).to(dtype) for x in (k, v))
+        x, made = plan.scale * q.to(dtype), args["quick"]
+        queries, keys = pick(x, made["queries"]), pick(k, made["keys"])
+        weights = args["log_weights"].to(dtype).reshape(-1, 1, 1, k.shape[2]) if plan.weighted else None
+        right, level = _integrals(queries, k, v, weights)
+        # rows of A and R are divided alike, so A⁺R stays; rows of C drop out of the ratio
+        inner = (queries.double() @ keys.double().mT - level).exp()
+        through = _solved(inner, right.double(), torch.finfo(dtype).eps ** 0.5).to(dtype)
+        answers = []
+        for rows in x.split(CHUNK, 2):
+            scores = rows @ keys.mT
+            sums = (scores - scores.detach().amax(-1, keepdim=True)).exp() @ through
+            answers.append(sums[..., :-1] / _away_from_zero(sums[..., -1:]))
+        return torch.cat(answers, 2).to(q.dtype)
+
+
+def _integrals(queries: Tensor, k: Tensor, v: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """R w [V, 1] of the landmarks, [b, h, m, e + 1], divided by e^level with the level [b, h, m, 1] of each."""
+    level = queries.new_full((*queries.shape[:-1], 1), -torch.inf)
+    sums = v.new_zeros(*queries.shape[:-1], v.shape[-1] + 1)
+    for start in range(0, k.shape[2], CHUNK):
+        part = slice(start, start + CHUNK)
+        scores = queries @ k[:, :, part].mT
+        scores = scores if weights is None else scores + weights[..., part]
+        top = torch.maximum(level, scores.detach().amax(-1, keepdim=True))
+        raised = (scores - top).exp()
+        sums = (level - top).exp() * sums + torch.cat([raised @ v[:, :, part], raised.sum(-1, keepdim=True)], -1)
+        level = top
+    return sums, level
+
+
+def _solved(a: Tensor, b: Tensor, small: float) -> Tensor:
+    """(AᵀA + λ²)⁻¹ Aᵀ b with λ = small·‖A‖ (Frobenius)."""
+    square = a.mT @ a
+    ridge = small**2 * square.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    return torch.linalg.solve(square + ridge * eye, a.mT @ b)
+
+
+def _away_from_zero(x: Tensor) -> Tensor:
+    """A normaliser that the approximation made vanish would be no more than round-off."""
+    least = torch.finfo(x.dtype).tiny
+    return torch.where(x.abs() < least, least, x)

@@ -1,0 +1,203 @@
+"""A few sources that stand for all: nodes of a quadrature rule over the cumulated measure of the sources."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from continua.axes import Grid, Rule
+from continua.config import register
+from continua.errors import ConfigError, MaskError
+from continua.operators.attend import attend_blocked, attend_fused, fused_with
+from continua.operators.controls import attend_controlled, pick
+from continua.operators.kernel import Dot
+from continua.operators.mask import Causal
+from continua.operators.position import Position
+from continua.operators.scores import Plan, part
+from continua.typing import Float, Tensor
+
+ROWS = 128  # rows of a causal block: those see their own block exactly
+
+
+@functools.lru_cache(maxsize=256)
+def reference(rule: Rule, step: int = 0) -> tuple[Tensor, Tensor]:
+    """Nodes and weights of a rule on [0, 1]; the draw is a function of its seed and the step."""
+    seed = getattr(rule, "seed", None)
+    if step and seed is not None:
+        fresh = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        rule = replace(rule, seed=int(torch.randint(2**62, (), generator=fresh)))  # type: ignore[type-var]
+    nodes, weights = rule.reference(periodic=False)
+    return torch.from_numpy(nodes).double(), torch.from_numpy(weights).double()
+
+
+def masses(grid: Grid) -> Tensor:
+    """The weights of each sample, [samples, n], in float64."""
+    return grid.weights.detach().double().reshape(-1, len(grid))
+
+
+def in_time(grid: Grid) -> Tensor | None:
+    """The numbers of the nodes in the order of time, [samples, n], where they are not in that order anyway."""
+    if grid.is_ordered or grid.nodes.shape[-1] != 1:
+        return None
+    times, observed = torch.broadcast_tensors(grid.nodes[..., 0].detach(), grid.observed)
+    return torch.where(observed, times, torch.inf).reshape(-1, len(grid)).argsort(dim=-1, stable=True)
+
+
+def at_quantiles(weights: Tensor, nodes: Tensor, order: Tensor | None = None) -> Tensor:
+    """The sources whose cells hold these parts of the mass: [samples, m]. An absent source holds none."""
+    if order is not None:
+        weights, order = torch.broadcast_tensors(weights, order)
+        weights = weights.gather(-1, order)
+    reached = weights.cumsum(-1)
+    wanted = nodes.to(reached) * reached[:, -1:]
+    last = (reached < reached[:, -1:]).sum(-1, keepdim=True)
+    found = torch.minimum(torch.searchsorted(reached, wanted.contiguous(), right=True), last)
+    return found if order is None else order.gather(-1, found)
+
+
+def only_causal(plan: Plan, kernel: str, causal: bool = True) -> bool:
+    """Whether the plan is causal; any other mask is refused, and so is a causal one where it cannot be."""
+    if plan.mask is None:
+        return False
+    if causal and isinstance(plan.mask, Causal) and plan.itself:
+        return True
+    takes = "no mask but Causal() over its own tokens" if causal else "no mask"
+    remedy = "Use kernel=Local(r) for a window, or kernel=Softmax()."
+    raise MaskError(f"{kernel} takes {takes}", got=plan.mask, remedy=remedy)
+
+
+def overhang(t: Grid, rows: int) -> int:
+    """How many tokens behind a block of rows may carry the stamp of its last one: equal stamps see each other."""
+    if t.is_ordered:
+        return 0
+    times, observed = torch.broadcast_tensors(t.nodes[..., 0].detach().double(), t.observed)
+    filled = torch.where(observed, times, -torch.inf).cummax(-1).values.reshape(-1, len(t))
+    ends = torch.arange(rows, len(t) + rows, rows, device=filled.device).clamp_max(len(t))
+    last = filled[:, ends - 1].contiguous()
+    return int((torch.searchsorted(filled, last, right=True) - ends).max())
+
+
+@register
+@dataclass(frozen=True)
+class FewSources(Dot):
+    """∫ e^a V dμ / ∫ e^a dμ ≈ Σ_i ω_i e^{a(t, s_i)} V(s_i) / Σ_i ω_i e^{a(t, s_i)}: O(n·m) for m sources.
+
+    s_i are the sources at the nodes of ``rule`` over the cumulated measure, ω_i its weights: ``MonteCarlo(m)`` draws
+    in proportion to the measure (error m^−½), ``Sobol(m)`` and ``Lattice(m)`` are randomised quasi-Monte-Carlo,
+    ``GaussLegendre(m)`` is quadrature. A ratio of two estimates: it has a bias of O(1/m), which ``spread`` reports.
+    The draw is a function of the rule's seed and ``step``; equal ones reuse the same points in every batch.
+
+    Under ``Causal()`` a block of rows sees itself exactly, and m sources of its past. ``control`` > 0 takes that many
+    queries whose attention is computed exactly as control variates (see ``controls``).
+    """
+
+    rule: Rule
+    step: int = 0
+    control: int = 0
+    is_exact: ClassVar[bool] = False
+
+    @property
+    def order(self) -> float:
+        """That of the rule, as long as its nodes lie further apart than the tokens."""
+        return self.rule.order
+
+    def fresh(self, step: int) -> "FewSources":
+        """The same kernel with the draw of another step."""
+        return replace(self, step=step)
+
+    def prepare(self, plan: Plan, args: dict[str, Any], t: Grid, s: Grid) -> dict[str, Any]:
+        """The numbers of the sources, of each causal block or of all rows."""
+        nodes, _ = reference(self.rule, self.step)
+        weights = masses(s)
+        if not only_causal(plan, "FewSources"):
+            order = in_time(s)
+            made: dict[str, Any] = {"sources": at_quantiles(weights, nodes, order)}
+            if self.control:
+                if not _no_pairs(plan.position):
+                    got, remedy = type(plan.position).__name__, "Use control=0, or Rotary() positions."
+                    raise ConfigError("control variates need scores without a bias of pairs", got=got, remedy=remedy)
+                middles = (torch.arange(self.control).double() + 0.5) / self.control
+                made["controls"] = at_quantiles(masses(t), middles, in_time(t))
+            return made
+        if self.control:
+            got, remedy = "Causal()", "Use control=0 under a causal mask."
+            raise MaskError("control variates need one set of sources for all rows", got=got, remedy=remedy)
+        blocks = [at_quantiles(weights[:, :start], nodes) for start in range(ROWS, len(t), ROWS)]
+        return {"past": blocks, "over": overhang(t, ROWS)}
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h t e"],
+        k: Float[Tensor, "b g s e"],
+        v: Float[Tensor, "b g s e"],
+        plan: Any,
+        args: Any,
+    ) -> Float[Tensor, "b h t e"]:
+        """Softmax attention to the sources."""
+        made, (_, omega) = args["quick"], reference(self.rule, self.step)
+        if "past" in made:
+            return self._causal(q, k, v, plan, args)
+        index = made["sources"]
+        weights = _carried(omega, args["log_weights"], index, q)
+        if "controls" in made:
+            return attend_controlled(q, k, v, plan, args, (index, weights))
+        near, values = pick(k, index), pick(v, index)
+        if _no_pairs(plan.position):
+            return attend_fused(q, near, values, plan.scale, False, weights[..., None, :])
+        some = _at_sources(args, index, weights)
+        made = replace(plan, weighted=True)
+        return attend_blocked(q, near, values, plan.scale, lambda rows: made.pair_bias(rows, q, some))
+
+    def _causal(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: Mapping[str, Any]) -> Tensor:
+        """Each block of rows: its own tokens under the mask, and sources of the past that carry the past's mass."""
+        made, (_, omega) = args["quick"], reference(self.rule, self.step)
+        log_weights, answers = args["log_weights"] if plan.weighted else None, []
+        for i, start in enumerate(range(0, q.shape[2], ROWS)):
+            rows, keys = slice(start, start + ROWS), slice(start, start + ROWS + made["over"])
+            own = part(args, rows, keys)
+            bias = plan.pair_bias(slice(0, ROWS), q, own)
+            near, values = k[:, :, keys], v[:, :, keys]
+            if i:
+                index = made["past"][i - 1]
+                before = None if log_weights is None else log_weights[..., :start]
+                mass = torch.tensor(float(start)).log() if before is None else before.detach().logsumexp(-1)[..., None]
+                far = _carried(omega, before, index, q) + mass.to(q.device)
+                past = replace(plan, weighted=True, split_cell=False, mask=None)
+                wide = past.pair_bias(slice(0, ROWS), q, {**_at_sources(args, index, far), "t": own["t"]})
+                lead = torch.broadcast_shapes(bias.shape[:2], wide.shape[:2])
+                bias = torch.cat([x.expand(*lead, *x.shape[2:]) for x in (bias, wide)], -1)
+                near, values = torch.cat([near, pick(k, index)], 2), torch.cat([values, pick(v, index)], 2)
+            answers.append(fused_with(bias, q[:, :, rows], near, values, plan.scale, q.shape[1] != k.shape[1]))
+        return torch.cat(answers, 2)
+
+
+def redraw(model: nn.Module, step: int) -> nn.Module:
+    """Give every kernel of a model that draws something the draw of this step, a function of its seed and the step."""
+    for one in model.modules():
+        if hasattr(getattr(one, "kernel", None), "fresh"):
+            one.kernel = one.kernel.fresh(step)  # type: ignore[operator, union-attr]
+    return model
+
+
+def _no_pairs(position: Position) -> bool:
+    return type(position).pair_bias is Position.pair_bias
+
+
+def _carried(omega: Tensor, log_weights: Tensor | None, index: Tensor, like: Tensor) -> Tensor:
+    """log ω, and the gradient of the measure: sources are drawn as they weigh, so only its value cancels."""
+    carried = omega.log().to(device=like.device, dtype=torch.promote_types(like.dtype, torch.float32))
+    if log_weights is None:
+        return carried.expand(index.shape)
+    flat = log_weights.reshape(-1, log_weights.shape[-1]).expand(len(index), -1)
+    picked = flat.gather(-1, index)
+    return carried + picked - picked.detach()
+
+
+def _at_sources(args: Mapping[str, Any], index: Tensor, weights: Tensor) -> dict[str, Any]:
+    """What ``Plan.pair_bias`` reads, for the sources of each sample."""
+    s = args["s"].reshape(-1, *args["s"].shape[-2:]).expand(len(index), -1, -1)
+    picked = s.gather(1, index[..., None].expand(-1, -1, s.shape[-1]))
+    return {**args, "s": picked, "log_weights": weights, "log_left": None, "pairs": None, "bias": None}
