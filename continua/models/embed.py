@@ -79,14 +79,21 @@ class Tokens(nn.Module):
 
 @register
 class Observations(nn.Module):
-    """X(0, t, d) = Σ_i u_i(t) B(i, d) + b(d) + p(t, d): a field or series with ``channels`` values at each node.
+    """X(0, t, d) = Σ_i (u_i(t) − m)/s B(i, d) + b(d) + p(t, d): fields or series, ``channels`` values at each node.
 
+    ``scale`` = (m, s) brings the values of all channels to mean zero and spread one.
     Discrete case: ``nn.Linear(channels, n)`` at each token.
     """
 
-    def __init__(self, weights: Parametrisation, channels: int, position: Encoding | None = None) -> None:
+    def __init__(
+        self,
+        weights: Parametrisation,
+        channels: int,
+        position: Encoding | None = None,
+        scale: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
         super().__init__()
-        self.channels, self.position = channels, position
+        self.channels, self.position, self.scale = channels, position, scale
         self.table = weights.table(channels, "d", std=channels**-0.5)
         self.bias = weights.table(1, "d", std=0.02)
 
@@ -97,7 +104,10 @@ class Observations(nn.Module):
             got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ShapeError(f"observations need shape [b, t, {self.channels}]", got=got, remedy="Check the channels.")
         table = self.table.on(n=rows(self.channels), d=grids["d"])
-        x = values.to(table) @ table + self.bias.on(n=rows(1), d=grids["d"])
+        values = values.to(table)
+        if self.scale != (0.0, 1.0):
+            values = (values - self.scale[0]) / self.scale[1]
+        x = values @ table + self.bias.on(n=rows(1), d=grids["d"])
         if self.position is not None:
             x = x + self.position(grids["t"], grids["d"], x)
         return x.masked_fill(~grids["t"].observed[..., None], 0.0) if grids["t"].has_gaps else x

@@ -146,6 +146,14 @@ class PreNorm(Operator):
 
 
 @register
+class Chain(PreNorm):
+    """second(first(x)): one operator behind another, as one branch. Discrete case: ``nn.Sequential``."""
+
+    def __init__(self, first: Operator, second: Operator) -> None:
+        super().__init__(first, second)
+
+
+@register
 class Skip(Operator):
     """γx + inner(x): the skip factor of the flow. γ < 0 damps; γ = −1 with a unit Euler step drops the residual."""
 

@@ -1,0 +1,80 @@
+"""Maps between functions on a domain: convolution by waves for what is far, attention for what depends on content."""
+
+from typing import Any
+
+from continua.axes import Axis, Circle, Discretisation, LeftEnd, Points, Product, at, default_rule
+from continua.errors import ConfigError
+from continua.fields import ByBasis, Nodal, Parametrisation
+from continua.flow import Fixed
+from continua.models.build import continuous_axes, smooth_bases
+from continua.models.embed import Observations
+from continua.models.latent import AskedReadout, Latent
+from continua.operators import (
+    GELU,
+    Attention,
+    Chain,
+    LayerNorm,
+    Operator,
+    Parts,
+    Pointwise,
+    PreNorm,
+    SpectralConvolution,
+    WaveBias,
+)
+
+Scale = tuple[float, float]
+
+
+def function_parts(
+    axis: Axis,
+    nodes: int,
+    channels: tuple[int, int] = (1, 1),
+    at: Discretisation = at(d=64, h=4, m=64, z=4),  # noqa: B008  (frozen)
+    modes: int | tuple[int, ...] = 17,
+    attention: bool = True,
+    stretch: float = 1.0,
+    scales: tuple[Scale, Scale] = ((0.0, 1.0), (0.0, 1.0)),
+) -> dict[str, Any]:
+    """The parts of a Transformer from functions on ``axis`` to functions there, ``channels`` = (read, answered).
+
+    The state lives on a latent grid with ``nodes`` along each direction; functions are observed and answered at any
+    points (``Latent``). The field of one step is W₂φ(W₁φ(κ∗x + Wx)), a convolution by ``modes`` waves inside a
+    pointwise map, and with ``attention`` also attention whose scores carry a bias of displacement. It knows of no
+    origin: on a circle a shifted input has a shifted answer. ``scales`` = (mean, spread) of inputs and outputs;
+    ``stretch`` is that of ``Waves`` on intervals. Weights are free at each native step and constant between.
+    """
+    if isinstance(axis, Points):
+        raise ConfigError(
+            "functions live on a continuous domain", got=axis, remedy="Use Circle(), Interval(), Product."
+        )
+    chosen, native = continuous_axes(at, t=axis)
+    depth = native.z.steps if isinstance(native.z, Fixed) else 4
+    weights = ByBasis(chosen, {**smooth_bases(chosen, native, depth), "z": Nodal(LeftEnd(depth))})
+    fixed, (inputs, outputs) = weights.autonomous(), scales
+    rule = default_rule(axis, nodes**axis.dim)
+    seen = Observations(fixed, channels[0], scale=inputs)
+    return {
+        "axes": chosen,
+        "native": native,
+        "embed": Latent(seen, fixed, rule, _resolved(axis, nodes)),
+        "block": Parts(tuple(branches(weights, modes, attention, stretch, depth))),
+        "readout": AskedReadout(fixed, rule, channels[1], before=(Pointwise(fixed),), scale=outputs[1]),
+    }
+
+
+def _resolved(axis: Axis, nodes: int) -> tuple[int, ...]:
+    """How many waves the latent grid tells apart: of double period along intervals."""
+    factors = axis.factors if isinstance(axis, Product) else (axis,)
+    return tuple(max(1, nodes // 2 if isinstance(factor, Circle) else nodes) for factor in factors)
+
+
+def branches(
+    weights: Parametrisation, modes: int | tuple[int, ...], attention: bool, stretch: float, depth: int
+) -> list[Operator]:
+    """The flows of one step."""
+    far = SpectralConvolution(weights, modes, phi=GELU(), stretch=stretch)
+    made: list[Operator] = [Chain(far, Pointwise(weights, gain=depth**-0.5))]
+    if attention:
+        near = Attention(weights, position=WaveBias(weights, stretch=max(stretch, 2.0)))
+        made.append(PreNorm(LayerNorm(weights), near))
+    return made

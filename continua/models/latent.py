@@ -1,0 +1,155 @@
+"""A latent grid: functions observed anywhere are laid on the model's own nodes, and answered anywhere."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from continua.axes import Axis, Circle, Grid, Product, ProductRule, Rule, Samples, grid_on
+from continua.config import register
+from continua.errors import ConfigError, GridError, ShapeError
+from continua.fields import Cubic, Nodal, Parametrisation, Trigonometric
+from continua.models.batch import Batch
+from continua.models.embed import Observations
+from continua.models.readout import Readout
+from continua.operators import Grids, Operator, Waves
+from continua.typing import Float, Tensor
+
+NOISE = 1e-4  # spread of what the waves cannot say, relative to the spread of the function
+
+
+@register
+class Latent(nn.Module):
+    """Values at any nodes → values on the grid of ``rule``, then ``inner``.
+
+    The function is taken as Σ_k c_k exp(2πi k·t/P) with independent c_k of variance ``spectrum``_k; its conditional
+    mean given the observations is read on the latent grid (a Wiener filter). ``prior`` sets the spectrum from functions
+    on the latent grid. On the latent grid itself nothing is done.
+    """
+
+    def __init__(self, inner: Observations, weights: Parametrisation, rule: Rule, modes: int | tuple[int, ...]) -> None:
+        super().__init__()
+        axis = weights.axes.t
+        self.inner, self.rule, self.axis = inner, rule, axis
+        self.waves = Waves(axis, (modes,) * axis.dim if isinstance(modes, int) else tuple(modes), stretch=2.0)
+        numbers = torch.tensor(self.waves.numbers, dtype=torch.float64)
+        self.register_buffer("spectrum", (1 + numbers.square().sum(-1)).pow(-2.0).float())
+
+    @property
+    def table(self) -> Any:
+        """Of the inner embedding."""
+        return self.inner.table
+
+    @property
+    def grid(self) -> Grid:
+        """The latent grid."""
+        return grid_on(self.axis, self.rule)
+
+    def forward(self, batch: Batch, grids: Grids) -> Tensor:
+        """Embed what was laid on the latent grid."""
+        x: Tensor = self.inner(batch, grids)
+        return x
+
+    @torch.no_grad()
+    def prior(self, values: Float[Tensor, "b n c"]) -> None:
+        """Take the spectrum from functions on the latent grid; waves they hardly have keep a hundred-thousandth."""
+        transform, (there, _) = self.waves.bind(self.grid.to(values))
+        power = transform.analyse(values, there).square().sum(1).mean((0, 2))
+        self.spectrum.copy_(power.clamp_min(1e-10 * power.max()))  # type: ignore[operator]
+
+    def lay(self, batch: Batch) -> Batch:
+        """Bring the observations to the latent grid, and ask where they were made unless told otherwise."""
+        values = batch.values
+        if not isinstance(values, Tensor) or values.dim() != 3:
+            got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ShapeError("functions need shape [b, n, channels]", got=got, remedy="Give their values at points.")
+        seen, own = self._seen(batch, values), self.grid
+        if seen is None or (seen.key is not None and seen.key == own.key and not seen.has_gaps):
+            return replace(batch, grid=own, times=None, observed=None)
+        laid = self.reconstruct(values, seen.to(values))
+        asked = seen.nodes if batch.asked is None else batch.asked
+        return replace(batch, values=laid, grid=own, times=None, observed=None, asked=asked)
+
+    def _seen(self, batch: Batch, values: Tensor) -> Grid | None:
+        """Where the observations were made; None where nothing is said: on the latent grid."""
+        grid = batch.grid
+        if grid is None and batch.times is not None:
+            stamps = batch.times if self.axis.dim > 1 or batch.times.shape[-1] == 1 else batch.times[..., None]
+            inside(self.axis, stamps)
+            grid = Samples().on(self.axis, stamps.to(values), batch.observed)
+        elif grid is not None and batch.observed is not None:
+            grid = grid.only(batch.observed)
+        count = len(self.grid) if grid is None else len(grid)
+        if count != values.shape[1]:
+            remedy = "Give one value for each point, and the points with them."
+            raise ShapeError(f"{count} points need as many values", got=values.shape[1], remedy=remedy)
+        return grid
+
+    def reconstruct(self, values: Float[Tensor, "b n c"], seen: Grid) -> Float[Tensor, "b m c"]:
+        """E[u(latent) | u(nodes)] = B(Φᵀ W Φ + σ² S⁻¹)⁻¹ Φᵀ W u, with Φ the waves at the nodes and W their measure."""
+        exact = values.double()
+        there, here = self.waves.angles(seen.nodes.double()), self.waves.angles(self.grid.nodes)
+        phi, back = (torch.cat([x.cos(), x.sin()], -1) for x in (there, here.to(there)))
+        weights = seen.weights.double()
+        share = weights / weights.sum(-1, keepdim=True)
+        spectrum = torch.cat([self.spectrum.double()] * 2).to(phi)  # type: ignore[list-item]
+        noise = NOISE**2 * spectrum.sum()
+        gram = (phi * share[..., None]).mT @ phi + torch.diag(noise / spectrum.clamp_min(1e-300))
+        moments = (phi * share[..., None]).mT @ exact
+        return (back @ torch.linalg.solve(gram, moments)).to(values)
+
+
+@register
+class AskedReadout(Readout):
+    """A readout at the points that are asked for: the state is read there first, the head is pointwise.
+
+    Between the nodes of the latent grid the state is a trigonometric polynomial along circles, a cubic spline along
+    intervals.
+    """
+
+    def __init__(
+        self, weights: Parametrisation, rule: Rule, out: int, before: tuple[Operator, ...] = (), scale: float = 1.0
+    ) -> None:
+        super().__init__(weights, out, before, bias=True, scale=scale)
+        self.axis, self.rule = weights.axes.t, rule
+
+    def forward(self, x: Tensor, grids: Grids, table: Any) -> Tensor:
+        """Move to the asked points, then answer."""
+        if "asked" not in grids:
+            return super().forward(x, grids, table)
+        asked = grids["asked"]
+        return super().forward(between(self.axis, self.rule, asked.nodes).to(x) @ x, {**grids, "t": asked}, table)
+
+
+def between(axis: Axis, rule: Rule, nodes: Float[Tensor, "*b n k"]) -> Float[Tensor, "*b n m"]:
+    """The matrix that reads a function on the grid of ``rule`` at other nodes."""
+    factors = axis.factors if isinstance(axis, Product) else (axis,)
+    rules = rule.factors if isinstance(rule, ProductRule) else (rule,)
+    if len(factors) != len(rules):
+        raise ConfigError("a latent grid needs a rule for each direction", got=rule, remedy="Use ProductRule((…)).")
+    made: Tensor | None = None
+    for i, (factor, each) in enumerate(zip(factors, rules, strict=True)):
+        basis = Nodal(each, Trigonometric() if isinstance(factor, Circle) else Cubic())
+        part = basis.matrix(factor, nodes[..., i : i + 1].double())
+        made = part if made is None else (made[..., :, None] * part[..., None, :]).flatten(-2)
+    if made is None:
+        raise ConfigError("a domain has at least one direction", got=axis, remedy="Use Circle().")
+    return made
+
+
+def inside(axis: Axis, nodes: Float[Tensor, "*b n k"]) -> None:
+    """Refuse points outside the domain; a circle has no outside."""
+    factors = axis.factors if isinstance(axis, Product) else (axis,)
+    if nodes.shape[-1] != len(factors):
+        remedy = f"Give points of shape [n, {len(factors)}]."
+        raise GridError(f"the domain has dimension {len(factors)}", got=list(nodes.shape), remedy=remedy)
+    for i, factor in enumerate(factors):
+        start, end = getattr(factor, "start", None), getattr(factor, "end", None)
+        if isinstance(factor, Circle) or start is None or end is None:
+            continue
+        off = (nodes[..., i] < start - 1e-9) | (nodes[..., i] > end + 1e-9)
+        if bool(off.any()):
+            worst = nodes[..., i][off][0].item()
+            remedy = f"Coordinate {i} runs from {start:g} to {end:g}: rescale the points, or leave them out."
+            raise GridError("points must lie in the domain", got=f"{worst:g}", remedy=remedy)

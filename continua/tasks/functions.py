@@ -1,0 +1,179 @@
+"""Learning maps between functions: relative losses in L² and H¹ against the measure, measured on any grid."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from continua.axes import Circle, Grid, Samples
+from continua.errors import ConfigError
+from continua.models import Batch
+from continua.tasks.pairs import Pairs, factors
+from continua.tasks.task import Example, Score, generator_for
+from continua.typing import Float, Tensor
+
+AT_ONCE = 2**17  # nodes of all samples that are answered in one call
+
+
+@dataclass(frozen=True, eq=False)
+class Functions:
+    """inputs ↦ outputs of ``train``, measured on ``held_out``, which may live on another grid of the same domain.
+
+    The loss of a sample is ‖u − y‖/‖y‖ in H^order: order 0 is relative L², order 1 adds the slopes, which are taken by
+    Fourier series along circles and by differences along intervals. ``limit`` measures on fewer samples.
+    """
+
+    train: Pairs
+    held_out: Pairs
+    batch: int = 20
+    order: int = 1
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.train.axis != self.held_out.axis:
+            got, remedy = f"{self.train.axis} and {self.held_out.axis}", "Use functions on one domain."
+            raise ConfigError("functions are held out of the same domain", got=got, remedy=remedy)
+        if self.order not in (0, 1):
+            raise ConfigError("losses are relative in L² or H¹", got=self.order, remedy="Use order=0 or 1.")
+        if not 0 < self.batch <= len(self.train):
+            raise ConfigError(f"there are {len(self.train)} functions", got=self.batch, remedy="Use a smaller batch.")
+
+    @cached_property
+    def slopes(self) -> tuple[Tensor, ...]:
+        """The matrices that differentiate along each direction of the training grid."""
+        lines = zip(factors(self.train.axis), self.train.lines, strict=True)
+        return tuple(differences(line, axis.length if isinstance(axis, Circle) else None) for axis, line in lines)
+
+    def example(self, seed: int, step: int) -> Example:
+        """Random functions; each is met once before any is met again."""
+        per_round = len(self.train) // self.batch
+        order = torch.randperm(len(self.train), generator=generator_for("functions", seed, step // per_round))
+        chosen = order[(step % per_round) * self.batch :][: self.batch]
+        return self.at(self.train, chosen)
+
+    def at(self, pairs: Pairs, rows: Tensor | slice = slice(None)) -> Example:
+        """Some functions of a set on its own grid, as a batch."""
+        inputs, outputs = pairs.flat()
+        target = outputs[rows]
+        return Example(Batch(inputs[rows], grid=pairs.grid), target, torch.ones(len(target), dtype=torch.bool))
+
+    def loss(self, answer: Tensor, example: Example) -> Tensor:
+        """The sum over samples of the relative distance."""
+        grid = example.batch.grid
+        own = grid is not None and len(grid) == math.prod(self.train.shape) and self.order == 1
+        slopes = self.slopes if own else ()
+        return relative(answer, example.target, _weights(grid, answer), slopes, self.train.shape).sum()
+
+    @torch.no_grad()
+    def evaluate(self, model: Any) -> Score:
+        """Mean relative L² distance of held-out functions on their own grid."""
+        return Score({"relative_l2": float(self.errors(model).mean())})
+
+    def errors(self, model: Any, on: Pairs | None = None) -> Float[Tensor, "b"]:
+        """The relative L² distance of each held-out function, or of each function ``on`` another grid."""
+        pairs = self.held_out if on is None else on
+        count = len(pairs) if self.limit is None else min(self.limit, len(pairs))
+        target = pairs.flat()[1][:count]
+        answer = predict(model, Batch(pairs.flat()[0][:count], grid=pairs.grid))
+        return relative(answer, target.to(answer), _weights(pairs.grid, answer))
+
+    def imitation(self, answer: Tensor, teacher: Tensor, example: Example) -> Tensor:
+        """The same distance to what another size answers."""
+        return self.loss(answer, replace(example, target=teacher))
+
+
+def relative(
+    answer: Float[Tensor, "b n c"],
+    target: Float[Tensor, "b n c"],
+    weights: Float[Tensor, "*#b n"],
+    slopes: tuple[Tensor, ...] = (),
+    shape: tuple[int, ...] = (),
+) -> Float[Tensor, "b"]:
+    """‖u − y‖/‖y‖ of each sample, ‖u‖² = ∫ Σ_c u² + |∇u|² dμ; without ``slopes`` the gradient is left out."""
+
+    def square(u: Tensor) -> Tensor:
+        parts = [u]
+        for place, slope in enumerate(slopes):
+            lattice = u.unflatten(1, shape).movedim(place + 1, -1)
+            parts.append((lattice @ slope.to(u).mT).movedim(-1, place + 1).flatten(1, -2))
+        return torch.stack([(part.square().sum(-1) * weights).sum(-1) for part in parts]).sum(0)
+
+    exact = torch.promote_types(answer.dtype, torch.float32)
+    wanted = target.to(exact)
+    return (square(answer.to(exact) - wanted) / square(wanted).clamp_min(torch.finfo(exact).tiny)).sqrt()
+
+
+def differences(line: Float[Tensor, "n"], period: float | None) -> Float[Tensor, "n n"]:
+    """The matrix of d/dx on a line: of its Fourier series on equal nodes of a circle, of parabolas elsewhere."""
+    n, x = len(line), line.double()
+    if period is not None and bool((x.diff() - period / n).abs().max() <= 1e-9 * period + 1e-7):
+        waves = 2j * math.pi / period * torch.fft.fftfreq(n, 1 / n).double()
+        waves = torch.where(torch.arange(n) * 2 == n, 0.0, waves)  # the slope of the highest wave of an even grid
+        return torch.fft.ifft(waves[:, None] * torch.fft.fft(torch.eye(n, dtype=torch.float64), dim=0), dim=0).real
+    if n < 3:
+        raise ConfigError("a slope needs three nodes", got=n, remedy="Use a finer grid, or order=0.")
+    made = torch.zeros(n, n, dtype=torch.float64)
+    for i in range(n):
+        a = min(max(i - 1, 0), n - 3)
+        for j in range(a, a + 3):
+            others = [x[k] for k in range(a, a + 3) if k != j]
+            made[i, j] = (2 * x[i] - others[0] - others[1]) / ((x[j] - others[0]) * (x[j] - others[1]))
+    return made
+
+
+@torch.no_grad()
+def predict(model: Any, batch: Batch, watch: Callable[[float], None] | None = None) -> Float[Tensor, "b n c"]:
+    """The answers to a batch of functions, a few at a time."""
+    inputs = batch.values
+    if not isinstance(inputs, torch.Tensor):
+        raise ConfigError("functions are given by their values", got=type(inputs).__name__, remedy="Give a tensor.")
+    whole, count = Example(batch, inputs), max(1, AT_ONCE // inputs.shape[1])
+    like = next(getattr(model, "model", model).parameters())
+    answers = []
+    for start in range(0, len(inputs), count):
+        answers.append(model(whole.rows(slice(start, start + count)).to(like.device).batch))
+        if watch is not None:
+            watch(min(1.0, (start + count) / len(inputs)))
+    return torch.cat(answers)
+
+
+def roll_out(model: Any, start: Batch, steps: int) -> Float[Tensor, "steps b n c"]:
+    """u₁ = G(u₀), u₂ = G(u₁), …: a map of one time unit applied again and again."""
+    states, batch = [], start
+    for _ in range(steps):
+        states.append(predict(model, batch))
+        batch = replace(batch, values=states[-1])
+    return torch.stack(states)
+
+
+def scattered(pairs: Pairs, points: Float[Tensor, "n"] | Float[Tensor, "n k"]) -> tuple[Tensor, Tensor, Grid]:
+    """Inputs and outputs [count, n, c] at any points, and the points' grid.
+
+    Along circles by the Fourier series of the samples (exact where they resolve the functions); in boxes by the
+    nearest sample, so give points of the lattice there (``Pairs.points``) if values must be exact.
+    """
+    if isinstance(pairs.axis, Circle):
+        x, n = points.double().reshape(-1), pairs.shape[0]
+        waves = torch.arange(n // 2 + 1, dtype=torch.float64)
+        angles = 2 * math.pi / pairs.axis.length * x[:, None] * waves
+        doubled = torch.where((waves == 0) | (waves * 2 == n), 1.0, 2.0)
+
+        def moved(values: Tensor) -> Tensor:
+            v = torch.fft.rfft(values.double(), dim=1, norm="forward")
+            made = torch.einsum("xk,bkc->bxc", doubled * angles.cos(), v.real)
+            return (made - torch.einsum("xk,bkc->bxc", doubled * angles.sin(), v.imag)).to(values)
+
+        return moved(pairs.inputs), moved(pairs.outputs), Samples().on(pairs.axis, x)
+    flat = pairs.points.reshape(-1, pairs.axis.dim).double()
+    rows = torch.cdist(points.double(), flat).argmin(1)
+    inputs, outputs = pairs.flat()
+    return inputs[:, rows], outputs[:, rows], Samples().on(pairs.axis, flat[rows])
+
+
+def _weights(grid: Grid | None, like: Tensor) -> Tensor:
+    """The measure of the nodes; equal where none is said."""
+    n = like.shape[1]
+    return like.new_full((n,), 1.0 / n) if grid is None else grid.weights.to(like)
