@@ -1,6 +1,10 @@
 """Pairs of functions, and the sets that are generated: what they solve, and what they refuse."""
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +28,7 @@ from continua.tasks.vorticity import (
 from tests.measure import gap, random, slope
 from tests.refusals import refused
 
+ROOT = Path(__file__).resolve().parent.parent
 SQUARE = Product((Interval(), Interval()))
 TORUS = Product((Circle(), Circle()))
 
@@ -344,3 +349,16 @@ def test_what_is_no_flow_is_refused() -> None:
     ]:
         with refused(kind, got, remedy):
             call()
+
+
+@pytest.mark.slow
+@pytest.mark.spec("B3", "M11")
+def test_the_example_draws_what_it_checked(tmp_path: Path) -> None:
+    script = [sys.executable, str(ROOT / "examples" / "pde_data.py"), "--out", str(tmp_path)]
+    surroundings = {**os.environ, "CONTINUA_CACHE": str(tmp_path / "cache")}
+    for _ in range(2):  # the second time from the cache
+        done = subprocess.run(script, capture_output=True, text=True, timeout=600, check=False, env=surroundings)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        assert (tmp_path / "pde-data.png").stat().st_size > 50_000
+    assert len(list((tmp_path / "cache").iterdir())) == 3
