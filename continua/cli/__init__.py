@@ -88,7 +88,10 @@ def inspect(
 
 @app.command()
 def fit(
-    recipe: Annotated[str, typer.Argument(help="A shipped recipe (text, cheatsheet), or FILE.py:FUNCTION.")] = "",
+    recipe: Annotated[
+        str,
+        typer.Argument(help="A shipped recipe (text, elastic, burgers, darcy, navier-stokes, …), or FILE.py:FUNCTION."),
+    ] = "",
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting, for example --set steps=500. May be repeated.")
     ] = None,
@@ -141,6 +144,24 @@ def generate(
     from continua.cli.generate import run as go
 
     go(run, prompt, at, tokens, temperature, seed, which)
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run of functions: continua fit burgers, darcy or navier-stokes.")],
+    grid: Annotated[Path, typer.Option(help="An .npz with points and inputs, or a .csv of coordinates and values.")],
+    asked: Annotated[
+        Path | None, typer.Option(help="Points at which to answer; by default those of --grid themselves.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the answer goes (.npz or .csv). By default RUN/GRID-answer.npz.")
+    ] = None,
+    which: Annotated[str, typer.Option(help="best or last")] = "best",
+) -> None:
+    """Answer functions that were observed at any points: uniform, warped or scattered."""
+    from continua.cli.predict import run as go
+
+    go(run, grid, asked, out, which)
 
 
 def main() -> None:

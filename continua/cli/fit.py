@@ -7,7 +7,8 @@ from rich.console import Console
 
 from continua.cli.sizes import parse_at
 from continua.errors import ConfigError
-from continua.recipes import SHIPPED, parse, resume, start
+from continua.recipes import SHIPPED, build, changes_of, parse, resume, start
+from continua.training import Run
 
 
 def run(recipe: str, changes: list[str], text: Path | None, wish: str, folder: Path | None, again: Path | None) -> None:
@@ -35,5 +36,15 @@ def run(recipe: str, changes: list[str], text: Path | None, wish: str, folder: P
     console.print(f"{fitted.ended}: {home}" + (f"  held-out: {shown}" if shown else ""))
     if fitted.ended == "interrupted":
         console.print(f"Go on with: continua fit --resume {home}")
-    else:
-        console.print(f"Look at it with: continua inspect {home}")
+        return
+    if fitted.run is not None:
+        _report(console, fitted.run)
+    console.print(f"Look at it with: continua inspect {home}")
+
+
+def _report(console: Console, run: Run) -> None:
+    """What the recipe says of its best model."""
+    bundle = build(run.about["recipe"], changes_of(run))
+    if bundle.report is not None:
+        for line in bundle.report(run.model(), run.folder):
+            console.print(line, markup=False, highlight=False)

@@ -4,7 +4,7 @@ import ast
 import importlib.util
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,10 @@ def shipped(recipe: Recipe) -> Recipe:
 
 @dataclass(frozen=True)
 class Bundle:
-    """All that a fit needs. ``tokens`` lets a run of text be written on by ``continua generate``."""
+    """All that a fit needs. ``tokens`` lets a run of text be written on by ``continua generate``.
+
+    ``report`` measures and draws a trained model into its folder, and yields what it found line by line.
+    """
 
     model: Any
     task: Task
@@ -38,6 +41,7 @@ class Bundle:
     training: Training = field(default_factory=Training)
     tokens: Tokeniser | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
+    report: Callable[[Any, Path], Iterable[str]] | None = None
 
 
 def find(name: str) -> Recipe:
@@ -141,12 +145,12 @@ def resume(folder: str | Path, changes: Mapping[str, Any] | None = None) -> Fitt
     about = _about(run.about["recipe"], changed, bundle)
     for key in ("tokens", *bundle.about):
         if json.loads(json.dumps(about[key])) != run.about.get(key):
-            remedy = "Give it the text it was started with, or start a new run."
+            remedy = "Give it the data it was started with, or start a new run."
             raise RunError(f"this run was started with another {_NAMES.get(key, key)}", got=run.folder, remedy=remedy)
     return _fit(bundle, run, about if changes else None)
 
 
-_NAMES = {"tokens": "alphabet", "corpus": "text"}
+_NAMES = {"tokens": "alphabet", "corpus": "text", "data": "set of functions"}
 
 
 def tokens_of(run: Run) -> Tokeniser:

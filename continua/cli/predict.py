@@ -1,0 +1,121 @@
+"""``continua predict RUN --grid FILE``: answer functions that were observed at any points."""
+
+import csv
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from continua.errors import GridError
+from continua.models import Batch
+from continua.models.latent import inside
+from continua.recipes.progress import bar
+from continua.tasks.functions import predict
+from continua.training import Run
+
+SHAPES = (
+    "An .npz holds points [n, k] and inputs [n], [n, c] or [count, n, c]; a .csv a column for each coordinate, then "
+    "one for each value."
+)
+
+
+class Observed(NamedTuple):
+    """Points [n, k], and values [count, n, c] where there are some."""
+
+    points: torch.Tensor
+    inputs: torch.Tensor | None
+
+
+def run(folder: Path, grid: Path, asked: Path | None, out: Path | None, which: str) -> None:
+    """Read the file, answer, write."""
+    console, model = Console(), Run.open(folder).model(which)
+    axis = model.axes.t
+    dim, channels = axis.dim, getattr(getattr(model.embed, "inner", model.embed), "channels", 1)
+    seen = read(grid, dim, channels)
+    if seen.inputs is None:
+        raise GridError("there is nothing to answer", got=f"{grid} has no inputs", remedy=SHAPES)
+    inside(axis, seen.points)
+    wanted = seen.points if asked is None else read(asked, dim, None).points
+    inside(axis, wanted)
+    batch = Batch(seen.inputs, times=seen.points, asked=None if asked is None else wanted)
+    with bar("predicting") as watch:
+        answer = predict(model, batch, watch).cpu().numpy()
+    out = out or folder / f"{grid.stem}-answer.npz"
+    write(out, wanted.numpy(), answer)
+    mean, spread = float(answer.mean()), float(answer.std())
+    console.print(
+        f"{len(answer)} function(s) from {len(seen.points)} points, answered at {len(wanted)}: mean {mean:.4g}, "
+        f"spread {spread:.4g}",
+        highlight=False,
+    )
+    console.print(f"written: {out}", highlight=False)
+
+
+def read(path: Path, dim: int, channels: int | None) -> Observed:
+    """Points and values of a file; ``channels`` None reads points alone."""
+    if not path.is_file():
+        raise GridError("there is no such file", got=path, remedy=SHAPES)
+    points, inputs = _from_csv(path, dim) if path.suffix == ".csv" else _from_npz(path)
+    points = points[:, None] if points.ndim == 1 and dim == 1 else points
+    if points.ndim != 2 or points.shape[1] != dim or not len(points):
+        remedy = f"The functions of this run live in {dim} dimension(s). {SHAPES}"
+        raise GridError(f"points need shape [n, {dim}]", got=f"{list(points.shape)} in {path}", remedy=remedy)
+    if channels is None or inputs is None:
+        return Observed(torch.from_numpy(points), None)
+    if inputs.ndim == 1:
+        inputs = inputs[None, :, None]
+    elif inputs.ndim == 2 and inputs.shape == (len(points), channels):
+        inputs = inputs[None]
+    elif inputs.ndim == 2 and inputs.shape[1] == len(points) and channels == 1:
+        inputs = inputs[..., None]
+    if inputs.ndim != 3 or inputs.shape[1:] != (len(points), channels):
+        wanted = f"[{len(points)}, {channels}] or [count, {len(points)}, {channels}]"
+        raise GridError(f"inputs need shape {wanted}", got=f"{list(inputs.shape)} in {path}", remedy=SHAPES)
+    for what, values in (("points", points), ("inputs", inputs)):
+        if not np.isfinite(values).all():
+            got, remedy = f"NaN or infinity in {path}", "Leave the missing points out: any points will do."
+            raise GridError(f"{what} must be finite", got=got, remedy=remedy)
+    return Observed(torch.from_numpy(points), torch.from_numpy(inputs).float())
+
+
+def _from_npz(path: Path) -> tuple[Any, Any]:
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            if "points" not in found:
+                raise GridError("the file has no points", got=f"{path}: {', '.join(found)}", remedy=SHAPES)
+            return found["points"].astype(np.float64), found["inputs"].astype(np.float64) if "inputs" in found else None
+    except (ValueError, OSError, TypeError, AttributeError) as broken:
+        raise GridError("this file cannot be read", got=f"{path}: {broken}", remedy=SHAPES) from broken
+
+
+def _from_csv(path: Path, dim: int) -> tuple[Any, Any]:
+    with path.open(newline="") as file:
+        rows = [row for row in csv.reader(file) if row]
+    try:
+        float(rows[0][0])
+    except (ValueError, IndexError):
+        rows = rows[1:]  # a head line
+    if len({len(row) for row in rows}) > 1:
+        got = f"{path}: rows of {', '.join(str(n) for n in sorted({len(row) for row in rows}))} entries"
+        raise GridError("a table has rows of one length", got=got, remedy=SHAPES)
+    try:
+        values = np.array(rows, dtype=np.float64)
+    except ValueError as broken:
+        raise GridError("a table of numbers is wanted", got=f"{path}: {broken}", remedy=SHAPES) from broken
+    if values.ndim != 2 or values.shape[1] < dim:
+        remedy = f"Give {dim} coordinate column(s) first. {SHAPES}"
+        raise GridError("the table has too few columns", got=f"{list(values.shape)} in {path}", remedy=remedy)
+    return values[:, :dim], values[:, dim:] if values.shape[1] > dim else None
+
+
+def write(path: Path, points: Any, answer: Any) -> None:
+    """The answers [count, n, c] with their points: .npz, or .csv for a single function."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix != ".csv":
+        np.savez(path, points=points, outputs=answer)
+        return
+    if len(answer) != 1:
+        raise GridError("a .csv holds one function", got=f"{len(answer)}", remedy="Write an .npz.")
+    np.savetxt(path, np.concatenate([points, answer[0]], 1), delimiter=",")

@@ -1,0 +1,196 @@
+"""Operator learning: maps between functions, learned on one grid and used on any."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from continua.axes import at
+from continua.errors import ConfigError
+from continua.lab.functions import draw_functions, draw_resolution
+from continua.models import Batch, Transformer
+from continua.models.functions import function_parts
+from continua.models.latent import Latent
+from continua.optim import AdamW, ByRole, Cosine, Muon
+from continua.recipes.progress import bar
+from continua.recipes.recipe import Bundle, shipped
+from continua.tasks.functions import Functions, predict, relative, scattered
+from continua.tasks.pairs import Pairs
+from continua.tasks.store import generated
+from continua.training import Training
+
+
+@dataclass(frozen=True)
+class FunctionSettings:
+    """``train`` functions on a grid of ``nodes`` along each direction, ``held_out`` others to be measured on.
+
+    Data are generated on ``fine`` nodes once and kept. ``d``, ``m``, ``heads`` and ``depth`` are the native size,
+    ``modes`` counts the waves of the convolution along each direction; ``attention`` adds attention to each step.
+    Matrices are trained by Muon at ``matrix_lr``, everything else by AdamW at ``lr``; ``order`` 1 is the loss in H¹.
+    """
+
+    train: int = 1024
+    held_out: int = 200
+    nodes: int = 64
+    fine: int = 1024
+    d: int = 64
+    m: int = 64
+    heads: int = 4
+    depth: int = 4
+    modes: int = 17
+    attention: bool = False
+    batch: int = 20
+    lr: float = 2e-3
+    matrix_lr: float = 6e-3
+    order: int = 1
+    draws: int = 0  # the seed of the data
+    weights: int = 0  # the seed of the first weights
+
+
+@dataclass(frozen=True)
+class BurgersSettings(FunctionSettings):
+    """Those of ``FunctionSettings``, for a circle, and the viscosity of the flow."""
+
+    viscosity: float = 0.01
+
+
+@dataclass(frozen=True)
+class DarcySettings(FunctionSettings):
+    """Those of ``FunctionSettings``, for a square: of ``fine`` nodes along each side every fifth is learned on."""
+
+    train: int = 900
+    held_out: int = 100
+    nodes: int = 29
+    fine: int = 141
+    d: int = 32
+    m: int = 64
+    modes: int = 10
+
+
+@dataclass(frozen=True)
+class VorticitySettings(FunctionSettings):
+    """Those of ``FunctionSettings``, for a torus: the vorticity of one time and of one unit later."""
+
+    train: int = 800
+    held_out: int = 100
+    nodes: int = 32
+    fine: int = 64
+    d: int = 32
+    m: int = 64
+    modes: int = 10
+    viscosity: float = 1e-3
+
+
+@shipped
+def burgers(settings: BurgersSettings) -> Bundle:
+    """Burgers' equation: from u at time 0 to u at time 1."""
+    return bundle_of("burgers", settings, viscosity=settings.viscosity)
+
+
+@shipped
+def darcy(settings: DarcySettings) -> Bundle:
+    """Flow through porous ground: from its permeability to its pressure."""
+    return bundle_of("darcy", settings)
+
+
+@shipped
+def navier_stokes(settings: VorticitySettings) -> Bundle:
+    """A stirred fluid: from its vorticity to that of one time unit later."""
+    return bundle_of("navier-stokes", settings, viscosity=settings.viscosity)
+
+
+def bundle_of(name: str, settings: FunctionSettings, **data: float) -> Bundle:
+    """All that a fit of one equation needs."""
+    with bar(f"functions of {name}") as watch:
+        count = settings.train + settings.held_out
+        whole = generated(name, count, watch, None, n=settings.fine, seed=settings.draws, **data)
+    task = task_of(whole, settings)
+    return Bundle(
+        model=model_of(task, settings),
+        task=task,
+        optimiser=optimiser_of(settings),
+        schedule=Cosine(),
+        training=Training(steps=3000, evaluate_every=300, clip=None),
+        about={"data": {"name": name, "sha256": whole.sha256}},
+        report=lambda model, folder: report(model, task, whole.part(slice(settings.train, None)), folder),
+    )
+
+
+def task_of(whole: Pairs, settings: FunctionSettings) -> Functions:
+    """The first functions on the coarse grid to learn from, the others to be measured on."""
+    coarse = whole.every(stride_of(whole, settings.nodes))
+    train, held_out = coarse.part(slice(0, settings.train)), coarse.part(slice(settings.train, None))
+    return Functions(train, held_out, settings.batch, settings.order)
+
+
+def stride_of(whole: Pairs, nodes: int) -> int:
+    """Which of the fine nodes make a grid of ``nodes`` along each direction."""
+    for stride in range(1, whole.shape[0] + 1):
+        if len(range(0, whole.shape[0], stride)) == nodes:
+            return stride
+    known = sorted({len(range(0, whole.shape[0], stride)) for stride in range(1, 17)}, reverse=True)
+    remedy = f"Choose one of {', '.join(map(str, known))}."
+    raise ConfigError(f"{whole.shape[0]} nodes cannot be thinned to this number", got=nodes, remedy=remedy)
+
+
+def model_of(task: Functions, settings: FunctionSettings) -> Transformer:
+    """The model of these settings with fresh weights, scaled to the training functions."""
+    inputs, outputs = task.train.flat()
+    torch.manual_seed(settings.weights)
+    native = at(d=settings.d, h=settings.heads, m=settings.m, z=settings.depth)
+    parts = function_parts(
+        task.train.axis,
+        settings.nodes,
+        channels=(inputs.shape[-1], outputs.shape[-1]),
+        at=native,
+        modes=settings.modes,
+        attention=settings.attention,
+        stretch=1.25,
+        scales=(_scale(inputs), _scale(outputs)),
+    )
+    model = Transformer(**parts)
+    if isinstance(model.embed, Latent):
+        model.embed.prior(inputs)
+    return model
+
+
+def optimiser_of(settings: FunctionSettings) -> ByRole:
+    """Muon for matrices, AdamW for the amplitudes of waves, tables and gains."""
+    rest = AdamW(settings.lr, decay=0.0)
+    return ByRole(Muon(settings.matrix_lr, decay=0.0, others=rest), table=rest)
+
+
+def _scale(values: torch.Tensor) -> tuple[float, float]:
+    return float(values.mean()), float(values.std())
+
+
+def report(model: Any, task: Functions, fine: Pairs, folder: Path) -> Iterator[str]:
+    """Errors of held-out functions on three kinds of grids, and two pictures."""
+    strides = [s for s in (1, 2, 4, 8, 16) if len(range(0, fine.shape[0], s)) >= 8]
+    curve = {}
+    for stride in reversed(strides):
+        pairs = fine.every(stride)
+        curve[pairs.shape[0]] = float(task.errors(model, pairs).mean())
+    own = task.held_out.shape[0]
+    curve[own] = float(task.errors(model).mean())
+    shape = "×".join(["{}"] * fine.axis.dim)
+    yield "relative L2 error of functions never seen:"
+    for nodes, error in sorted(curve.items()):
+        note = "  (the grid it was trained on)" if nodes == own else ""
+        yield f"  {shape.format(*[nodes] * fine.axis.dim):>12} uniform nodes   {error:.4f}{note}"
+    points = some_points(fine, 256 if fine.axis.dim == 1 else 1000)
+    inputs, outputs, grid = scattered(fine, points)
+    answer = predict(model, Batch(inputs, grid=grid))
+    error = float(relative(answer, outputs.to(answer), grid.weights.to(answer)).mean())
+    yield f"  {len(grid):>12} random points    {error:.4f}"
+    yield f"pictures: {draw_functions(model, fine, folder / 'functions.png', points)}"
+    yield f"          {draw_resolution(curve, own, (len(grid), error), folder / 'resolution.png')}"
+
+
+def some_points(fine: Pairs, count: int) -> torch.Tensor:
+    """Random points of the fine lattice, the same for every run."""
+    flat = fine.points.reshape(-1, fine.axis.dim)
+    chosen = torch.randperm(len(flat), generator=torch.Generator().manual_seed(0))[:count]
+    return flat[chosen.sort().values]
