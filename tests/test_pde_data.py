@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from continua.axes import Circle, Interval, Points, Product
+from continua.axes import Circle, Interval, Points, Product, ProductRule, Trapezoid, grid_on
 from continua.errors import ConfigError, ContinuaError, GridError, ShapeError, SolveError
 from continua.tasks.elliptic import darcy, darcy_pairs, flux_balance, neumann_field
 from continua.tasks.equations import _steps, burgers, burgers_pairs, cole_hopf
@@ -76,6 +76,9 @@ def test_the_points_of_a_square_are_a_quadrature(n: int) -> None:
         order = pairs.flat()[1].reshape(2, n, n, 1)
         assert gap(order, pairs.outputs) == 0
     torus = on_square(circle, circle, axis=TORUS)
+    known = grid_on(TORUS, ProductRule((Trapezoid(n), Trapezoid(n))))
+    assert torus.grid.key == known.key, "the grid is the one that a rule would lay"
+    assert gap(torus.grid.weights, known.weights) < 1e-15
     assert torus.grid.is_uniform
     assert gap(torus.grid.weights, torch.full((n * n,), n**-2.0, dtype=torch.float64)) < 1e-15
     assert on_square(ends, ends).grid.weights[0] * 4 == pytest.approx((n - 1) ** -2.0, rel=1e-12)
@@ -87,6 +90,8 @@ def test_lines_that_no_rule_has_weigh_their_half_gaps() -> None:
     wanted = torch.tensor([0.15, 0.3, 0.3, 0.25]).double()
     assert gap(pairs.grid.weights, torch.outer(wanted, wanted).reshape(-1)) < 1e-6
     assert float(pairs.grid.mass) == pytest.approx(1.0, abs=1e-12)
+    assert pairs.grid.lines is not None
+    assert gap(pairs.grid.lines[1].weights, wanted) < 1e-6
     ring = on_circle(8).every(3)  # 0, 3, 6 of 8
     assert gap(ring.grid.weights, torch.tensor([2.5, 3.0, 2.5]).double() / 8) < 1e-12
 

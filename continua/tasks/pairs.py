@@ -13,10 +13,10 @@ from continua.axes import (
     Interval,
     Midpoint,
     Product,
-    ProductRule,
     Rule,
     Samples,
     Trapezoid,
+    grid_key,
     grid_on,
 )
 from continua.axes.axis import mass_of
@@ -104,19 +104,19 @@ class Pairs:
         Equal weights on circles; on intervals the trapezoid rule where both ends are among the points, the midpoint
         rule where they are cell centres, half-gaps to the neighbours and ends otherwise.
         """
-        parts = factors(self.axis)
-        rules = [_rule(factor, line) for factor, line in zip(parts, self.lines, strict=True)]
-        known = [rule for rule in rules if rule is not None]
-        if len(known) == len(rules):
-            return grid_on(self.axis, known[0] if len(known) == 1 else ProductRule(tuple(known)))
-        grids = [
-            Samples().on(factor, line) if rule is None else grid_on(factor, rule)
-            for factor, line, rule in zip(parts, self.lines, rules, strict=True)
-        ]
-        weights = reduce(lambda a, b: a[..., None] * b, [g.weights for g in grids], torch.ones(1, dtype=torch.float64))
-        nodes = torch.stack(torch.meshgrid(*self.lines, indexing="ij"), -1).reshape(-1, len(parts))
-        weights = weights.reshape(-1)
-        return Grid(nodes, weights * (mass_of(self.axis) / weights.sum()))
+        lines = tuple(_line(factor, line) for factor, line in zip(factors(self.axis), self.lines, strict=True))
+        if len(lines) == 1:
+            return lines[0]
+        nodes = torch.stack(torch.meshgrid(*(line.nodes[:, 0] for line in lines), indexing="ij"), -1)
+        nodes = nodes.reshape(-1, len(lines))
+        weights = reduce(lambda a, b: a[..., None] * b, (line.weights for line in lines)).reshape(-1)
+        return Grid(
+            nodes,
+            weights * (mass_of(self.axis) / weights.sum()),
+            is_uniform=all(line.is_uniform for line in lines),
+            key=grid_key(nodes.numpy()),
+            lines=lines,
+        )
 
     def flat(self) -> tuple[Tensor, Tensor]:
         """Inputs and outputs with the points in one row, in the order of ``grid``: [count, n, channels] each."""
@@ -158,10 +158,11 @@ def lattice(axis: Axis, *lines: Tensor) -> Tensor:
     return torch.stack(torch.meshgrid(*(line.double() for line in lines), indexing="ij"), -1)
 
 
-def _rule(factor: Interval | Circle, line: Tensor) -> Rule | None:
-    """The rule whose nodes these are; None if it is none of the usual ones."""
+def _line(factor: Interval | Circle, line: Tensor) -> Grid:
+    """The grid of the usual rule whose nodes these are; of half-gaps if they are none of those."""
     rules: tuple[Rule, ...] = (Trapezoid(len(line)), Midpoint(len(line)))
     for rule in rules:
-        if len(line) > 1 and bool((grid_on(factor, rule).nodes[:, 0] - line).abs().max() <= SAME * factor.length):
-            return rule
-    return None
+        grid = grid_on(factor, rule)
+        if len(line) > 1 and bool((grid.nodes[:, 0] - line).abs().max() <= SAME * factor.length):
+            return grid
+    return replace(Samples().on(factor, line), is_ordered=True, key=grid_key(line[:, None].numpy()))
