@@ -141,6 +141,7 @@ def burgers_pairs(
 ) -> Pairs:
     """u(·, 0) ↦ u(·, until) of Burgers' equation on the unit circle, u(·, 0) drawn from N(0, 625(−Δ + 25)^{−2}).
 
+    Draws have mean zero, as those of Li et al. (2021): a mean m only carries the whole wave along by m·until.
     Solved on n·2^m ≥ 10/ν nodes and kept at n of them, so a coarse set is a fine one thinned; draw i is a function of
     (seed, i). The steps of a draw follow its speed U: their length is at most ν/U², the time of a shock of that speed.
     """
@@ -150,6 +151,7 @@ def burgers_pairs(
     def make(indices: range) -> tuple[Tensor, Tensor]:
         fields = [gaussian_fields(1, fine, generator_for("burgers", seed, i)) for i in indices]
         start = torch.cat(fields)
+        start = start - start.mean(-1, keepdim=True)
         steps = [_steps(float(speed), fine, viscosity, until) for speed in start.abs().amax(-1)]
         end = torch.empty_like(start)
         for chosen in sorted(set(steps)):

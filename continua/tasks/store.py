@@ -35,7 +35,7 @@ class Generator(NamedTuple):
 
 
 GENERATORS: Mapping[str, Generator] = {
-    "burgers": Generator(burgers_pairs, 1),
+    "burgers": Generator(burgers_pairs, 2),
     "darcy": Generator(darcy_pairs, 1),
     "navier-stokes": Generator(vorticity_pairs, 1),
 }
