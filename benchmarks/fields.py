@@ -1,0 +1,268 @@
+"""Operator learning beside neuraloperator's FNO, at equal CPU time, on uniform, warped, holed and scattered grids.
+
+    python benchmarks/fields.py                        # everything that is not in results/fields-runs.jsonl yet
+    python benchmarks/fields.py --only burgers --seeds 1
+    python benchmarks/fields.py --quick                # a smoke run
+
+Every run has the CPU seconds of its task: what a step costs is measured first, all models in interleaved rounds of one
+process, and the number of steps follows from it, so a busy machine favours nobody. Peer and ours get the same loss
+(H¹), two learning rates chosen by the validation functions, three seeds; off its grid the peer gets cubic
+interpolation, at two resolutions of which the better counts. Finished runs are kept.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import fields_peers as peers
+import torch
+from common import RESULTS, Row, environment, interleaved, write
+
+from continua.axes import Circle, Samples
+from continua.models import Batch
+from continua.recipes.functions import (
+    BurgersSettings,
+    DarcySettings,
+    FunctionSettings,
+    model_of,
+    optimiser_of,
+    stride_of,
+)
+from continua.tasks.functions import Functions, predict, relative, scattered
+from continua.tasks.pairs import Pairs
+from continua.tasks.store import generated
+from continua.training import fit
+from continua.training.objective import Objective
+
+KEPT = RESULTS / "fields-runs.jsonl"
+RATES = (0, 1)  # two learning rates each
+PEER_RATES = (1e-3, 3e-3)
+OUR_RATES = ((1e-3, 6e-3), (2e-3, 6e-3))  # of AdamW and of Muon
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A task: its data, the budget in CPU seconds, and the sizes of both sides."""
+
+    name: str
+    generator: str
+    settings: FunctionSettings
+    seconds: float
+    test: int
+    peer_modes: int
+    peer_width: int
+
+    def data(self) -> tuple[Functions, Pairs]:
+        """The task with its validation functions, and the test functions on the fine grid."""
+        s = self.settings
+        whole = generated(self.generator, s.train + s.held_out + self.test, None, None, n=s.fine, seed=s.draws)
+        coarse = whole.every(stride_of(whole, s.nodes))
+        seen, chosen = coarse.part(slice(0, s.train)), coarse.part(slice(s.train, s.train + s.held_out))
+        return Functions(seen, chosen, s.batch, s.order), whole.part(slice(s.train + s.held_out, None))
+
+
+CONTESTS = {
+    "burgers": Contest("burgers", "burgers", BurgersSettings(held_out=128, modes=24), 110.0, 200, 17, 64),
+    "darcy": Contest("darcy", "darcy", DarcySettings(held_out=100), 240.0, 100, 12, 32),
+}
+OURS, PEER, PEER_MUON, ATTENTION = "Continua", "FNO", "FNO with Muon", "Continua with attention"
+MODELS = (OURS, PEER, PEER_MUON, ATTENTION)
+
+
+# --- one run ---------------------------------------------------------------------------------------------------------
+
+
+def ours(contest: Contest, task: Functions, name: str, rate: int, seed: int) -> tuple[Any, FunctionSettings]:
+    """Our model with fresh weights, and its settings."""
+    lr, matrix_lr = OUR_RATES[rate]
+    settings = replace(contest.settings, lr=lr, matrix_lr=matrix_lr, weights=seed, attention=name == ATTENTION)
+    return model_of(task, settings), settings
+
+
+def step_of(contest: Contest, task: Functions, name: str) -> Any:
+    """A function that takes one training step, for its price."""
+    if name in (PEER, PEER_MUON):
+        model = peers.OnLattice(peers.fno(task, contest.peer_modes, contest.peer_width, 0), task)
+        return lambda: peers.train(model, task, 1, 1e-3, 0, name == PEER_MUON)
+    model, settings = ours(contest, task, name, 0, 0)
+    made, objective = optimiser_of(settings).make(model), Objective(task)
+
+    def step() -> None:
+        example = task.example(0, 0)
+        made.zero_grad()
+        (objective.task.loss(model(example.batch), example) / example.count).backward()
+        made.step(0.1)
+
+    return step
+
+
+def prices(contest: Contest, rounds: int) -> dict[str, float]:
+    """CPU seconds of a step of every model, in interleaved rounds of five steps."""
+    torch.set_num_threads(1)
+    task, _ = contest.data()
+    steps = {name: step_of(contest, task, name) for name in MODELS}
+
+    def five(name: str) -> float:
+        start = time.process_time()
+        for _ in range(5):
+            steps[name]()
+        return (time.process_time() - start) / 5
+
+    seen = interleaved({name: lambda name=name: five(name) for name in MODELS}, rounds, 2)
+    return {name: statistics.median(values) for name, values in seen.items()}
+
+
+def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[str, Any]:
+    """Train once, and measure everywhere."""
+    torch.set_num_threads(1)
+    task, fine = contest.data()
+    if name in (PEER, PEER_MUON):
+        model: Any = peers.OnLattice(peers.fno(task, contest.peer_modes, contest.peer_width, seed), task)
+        peers.train(model, task, steps, PEER_RATES[rate], seed, name == PEER_MUON)
+    else:
+        model, settings = ours(contest, task, name, rate, seed)
+        quiet = {"evaluate_every": 10**9, "save_every": 10**9, "clip": None, "watch": lambda at: None}
+        fit(model, task, optimiser=optimiser_of(settings), steps=steps, seed=seed, **quiet)
+    found = {"validation": float(task.errors(model).mean())}
+    sides = (64, 128, 256, 512, 1024) if fine.axis.dim == 1 else (29, 36, 71, 141)
+    for side in sides:
+        found[f"{side} uniform"] = float(task.errors(model, fine.every(stride_of(fine, side))).mean())
+    for cloud, draws in clouds(fine).items():
+        found[cloud] = statistics.mean(off_grid(contest, model, fine, points) for points in draws)
+    return found
+
+
+# --- grids -----------------------------------------------------------------------------------------------------------
+
+
+def clouds(fine: Pairs) -> dict[str, list[torch.Tensor]]:
+    """Irregular grids by name, some draws of each."""
+    draw = torch.Generator().manual_seed(1)
+    if fine.axis.dim > 1:
+        flat = fine.points.reshape(-1, fine.axis.dim)
+        return {"1,000 random points": [flat[torch.randperm(len(flat), generator=draw)[:1000]] for _ in range(3)]}
+    u = torch.arange(64, dtype=torch.float64) / 64
+    warped = u + 0.75 / (2 * torch.pi) * torch.sin(2 * torch.pi * u)  # spacings from 1.75/64 to 0.25/64: seven to one
+    holed = [(u + shift) % 1.0 for shift in torch.rand(3, generator=draw, dtype=torch.float64)]
+    return {
+        "warped 7:1": [warped[:, None]],
+        "256 random points": [torch.rand(256, 1, generator=draw, dtype=torch.float64) for _ in range(3)],
+        "a hole of 10 %": [x[u < 0.9].sort().values[:, None] for x in holed],
+        "40 scattered points": [torch.rand(40, 1, generator=draw, dtype=torch.float64) for _ in range(5)],
+    }
+
+
+def off_grid(contest: Contest, model: Any, fine: Pairs, points: torch.Tensor) -> float:
+    """Mean relative L² error at the points, from the values there alone, against their measure."""
+    inputs, outputs, grid = scattered(fine, points)
+    weights = Samples().on(fine.axis, points if fine.axis.dim > 1 else points[:, 0]).weights.float()
+    if isinstance(model, peers.OnLattice):
+        sides = (64, 256) if isinstance(fine.axis, Circle) else (29, 36)
+        answers = [peers.off_grid(model, inputs, points, side) for side in sides]
+        return min(float(relative(answer, outputs, weights).mean()) for answer in answers)
+    return float(relative(predict(model, Batch(inputs, grid=grid)), outputs, weights).mean())
+
+
+# --- all runs --------------------------------------------------------------------------------------------------------
+
+
+def kept() -> dict[str, Any]:
+    """Finished runs by their key."""
+    lines = KEPT.read_text(encoding="utf-8").splitlines() if KEPT.is_file() else []
+    return {line["key"]: line["found"] for line in map(json.loads, lines)}
+
+
+def keep(key: str, found: Any) -> None:
+    """Write one down."""
+    with KEPT.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"key": key, "found": found}, ensure_ascii=False) + "\n")
+
+
+def main() -> None:
+    """Measure prices, run what is missing, write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=list(CONTESTS), default=list(CONTESTS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--share", type=float, default=1.0, help="of the CPU seconds: for trying things out")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.job:
+        contest, name, rate, seed, steps = json.loads(given.job)
+        sys.stdout.write(json.dumps(run(CONTESTS[contest], name, rate, seed, steps)))
+        return
+    share, seeds = (0.02, 1) if given.quick else (given.share, given.seeds)
+    for each in given.only:
+        compete(CONTESTS[each], seeds, share)
+    rows = [row for each in CONTESTS.values() for row in table(each, seeds, share)]
+    if not given.quick:
+        print(f"\nwritten: {write('fields', rows, environment=environment())}")
+
+
+def compete(contest: Contest, seeds: int, share: float) -> None:
+    """All runs of a task that are not kept yet."""
+    done = kept()
+    key = f"{contest.name} prices"
+    if key not in done:
+        keep(key, prices(contest, 20))
+        done = kept()
+    cost = done[key]
+    print(f"{contest.name}: CPU milliseconds a step: " + ", ".join(f"{k} {1e3 * v:.1f}" for k, v in cost.items()))
+    jobs = [(name, rate, seed) for seed in range(seeds) for name in MODELS for rate in RATES]
+    for number, (name, rate, seed) in enumerate(jobs, 1):
+        key = run_key(contest, name, rate, seed, share)
+        if key in done:
+            continue
+        steps = max(10, round(share * contest.seconds / cost[name]))
+        job = json.dumps([contest.name, name, rate, seed, steps])
+        start = time.monotonic()
+        made = subprocess.run([sys.executable, __file__, "--job", job], capture_output=True, text=True, check=False)
+        if made.returncode:
+            sys.exit(made.stderr)
+        found = json.loads(made.stdout) | {"steps": steps}
+        keep(key, found)
+        first = list(found.items())[:2]
+        said = ", ".join(f"{k} {v:.4f}" for k, v in first)
+        print(f"{number}/{len(jobs)}  {key}: {said}  {steps} steps, {time.monotonic() - start:.0f} s", flush=True)
+
+
+def run_key(contest: Contest, name: str, rate: int, seed: int, share: float) -> str:
+    """The name of a run."""
+    return f"{contest.name} | {name} | rate {rate} | seed {seed} | {share:g}"
+
+
+def table(contest: Contest, seeds: int, share: float) -> list[Row]:
+    """Test errors of each model at its better learning rate, beside the best peer."""
+    done, best = kept(), {}
+    for name in MODELS:
+        runs = {rate: [done.get(run_key(contest, name, rate, seed, share)) for seed in range(seeds)] for rate in RATES}
+        whole = {rate: found for rate, found in runs.items() if all(found)}
+        if len(whole) == len(RATES):
+            best[name] = min(whole.values(), key=lambda found: statistics.mean(r["validation"] for r in found))
+    if OURS not in best or PEER not in best:
+        return []
+    rows = []
+    for grid in [k for k in best[OURS][0] if k not in ("validation", "steps")]:
+        for name, found in best.items():
+            values = [r[grid] for r in found]
+            mean = statistics.mean(values)
+            rival = min(
+                statistics.mean(r[grid] for r in found) for other, found in best.items() if other in (PEER, PEER_MUON)
+            )
+            target, held = (f"≤ {rival:.4f} (FNO)", mean <= rival) if name == OURS else ("", None)
+            rows.append(Row(f"{contest.name}, {grid}: {name}", mean, min(values), max(values), "", target, held))
+    return rows
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    main()
