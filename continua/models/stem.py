@@ -25,8 +25,9 @@ class Convolution(Operator):
 
     g is a Gaussian window of each of the ``radii``, p_j are Hermite polynomials up to ``degree``: a_0 is the value of
     the field around t on the scale r, a_1 its slope, a_2 its curvature. On equal stamps, far from the ends, this is a
-    convolution with a kernel of the displacement; on irregular ones and at the ends the fit keeps polynomials exact, so
-    that a slope is a slope however the points lie. Nothing depends on a number of points.
+    convolution with a kernel of the displacement; on irregular ones and at the ends it is still the fit, so that a
+    slope is a slope however the points lie (up to a small ridge for windows with few points). Nothing depends on a
+    number of points.
 
     Discrete case: on ``Points()`` far from the ends this is a depthwise ``nn.Conv1d``.
     """
@@ -67,11 +68,14 @@ def fit(t: Grid, radius: float, degree: int) -> Float[Tensor, "*b t j s"]:
         raise GridError("this convolution is along time", got=got, remedy=remedy)
     u = (t.nodes.mT - t.nodes) / radius  # [*b, t, s]
     window = (-0.5 * u * u).exp() * t.weights[..., None, :]
-    mass = window.sum(-1, keepdim=True).clamp_min(torch.finfo(u.dtype).tiny)
-    window = window / mass
+    mass = window.sum(-1, keepdim=True)
+    empty = mass <= torch.finfo(u.dtype).tiny  # around an absent point far from all others: its fit is zero
+    window = window / mass.masked_fill(empty, 1.0)
     basis = _hermite(u, degree)  # [*b, t, j, s]
     weighted = basis * window[..., None, :]
-    gram = weighted @ basis.mT + RIDGE * torch.eye(degree + 1, dtype=u.dtype, device=u.device)
+    ridge = torch.full((degree + 1,), RIDGE, dtype=u.dtype, device=u.device)
+    ridge[0] = 0.0  # a constant stays what it is
+    gram = weighted @ basis.mT + ridge.diag() + empty[..., None] * torch.eye(degree + 1, dtype=u.dtype, device=u.device)
     made: Tensor = torch.linalg.solve(gram, weighted)
     return made
 

@@ -11,7 +11,7 @@ import torch
 from continua.config import from_plain, to_plain
 from continua.errors import CheckpointError, ConfigError, GridError, ShapeError
 from continua.models import load as load_model
-from continua.optim import AdamW, ByRole
+from continua.optim import AdamW, ByRole, Cosine
 from continua.recipes.series import SeriesSettings, Size
 from continua.tasks.changes import Change
 from continua.tasks.ragged import JUMP, Ragged
@@ -33,7 +33,7 @@ except ImportError as missing:
 
 DESCRIPTION = "estimator.json"
 QUIET = 5.0  # seconds of training after which something is shown
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 E = TypeVar("E", bound="SeriesEstimator")
 
 
@@ -133,10 +133,12 @@ class SeriesEstimator(BaseEstimator):  # type: ignore[misc]
             steps=self.steps,
             seed=self.seed_,
             optimiser=ByRole(AdamW(chosen.lr, decay=chosen.decay)),
+            schedule=Cosine(floor=0.02),
             evaluate_every=max(self.steps // 5, 1),
             watch=_Slow() if self.verbose else lambda at: None,
         )
-        model.eval()
+        # in double precision a prediction does not depend, in any digit that counts, on what it is predicted beside
+        model.eval().double()
         self.model_, self.history_, self.n_iter_ = model, done.history, self.steps
 
     # --- saving ------------------------------------------------------------------------------------------------------

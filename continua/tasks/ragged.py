@@ -12,7 +12,7 @@ from continua.errors import GridError, ShapeError
 from continua.typing import Tensor
 
 JUMP = 1e6  # a gap this many times the usual one is no gap but another unit
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 
 
 @dataclass(frozen=True)
