@@ -164,8 +164,8 @@ def _centred(x: Tensor, y: Tensor, weights: Tensor, present: Tensor | None) -> t
 
 def _second(x: Tensor, weights: Tensor) -> Tensor:
     """∫ x xᵀ in float64, without a graph: [b, h, e, e]."""
-    x = x.detach()
-    return (x.mT @ (weights * x)).double()
+    x = x.detach().double()
+    return x.mT @ (weights * x)
 
 
 def _balanced(c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,11 +195,12 @@ def _causal(x: Tensor, y: Tensor, v: Tensor, bank: Bank, plan: Plan, args: Mappi
         queries, own = bank.logs(x[:, :, rows]), bank.logs(y[:, :, keys])
         bias = plan.pair_bias(slice(0, ROWS), x, part(args, rows, keys))
         largest = own.detach().amax((-2, -1), keepdim=True)
-        top = torch.maximum(sums.level, largest)
+        most = bias.detach().amax(-1, keepdim=True)  # a first row may own next to nothing: the left part of its cell
+        top = torch.maximum(sums.level, largest + most)
         features = (queries - queries.detach().amax(-1, keepdim=True)).exp()
-        pairs = features @ (own - largest).exp().mT * bias.exp()
+        pairs = features @ (own - largest).exp().mT * (bias - most).exp()
         here = torch.cat([pairs @ v[:, :, keys], pairs.sum(-1, keepdim=True)], -1)
-        answers.append(ratio((sums.level - top).exp() * (features @ sums.values) + (largest - top).exp() * here))
+        answers.append(ratio((sums.level - top).exp() * (features @ sums.values) + (largest + most - top).exp() * here))
         block = v[:, :, rows].shape[2]
         sums = sums.with_keys(own[:, :, :block] + args["weights"][:, :, rows, None], v[:, :, rows])
     return torch.cat(answers, 2)

@@ -183,6 +183,24 @@ def test_deterministic_kernels_settle_on_smooth_fields(name, kind, mask) -> None
     assert errors[0] > 1e-3, "the task must not be too easy"
 
 
+@pytest.mark.spec("A5", "A2")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kernel", [PositiveFeatures(16), FewSources(MonteCarlo(4))], ids=str)
+def test_no_approximation_looks_ahead(kernel, kind) -> None:
+    """The first row sees itself alone, however little of its cell lies behind it; later tokens change no row."""
+    grid = tokens(kind)
+    x = smooth(grid)
+    with torch.no_grad():
+        got, wanted = both(kernel, Causal(), grid, x)
+        first = grid.observed.expand(2, -1).long().argmax(-1)
+        rows = torch.arange(2), first
+        assert gap(got[rows], wanted[rows]) < EXACT
+        later = torch.where(torch.arange(TOKENS)[:, None] > 300, x + 1.0, x)
+        changed, _ = both(kernel, Causal(), grid, later)
+    assert gap(changed[:, :301], got[:, :301]) < EXACT
+    assert gap(changed[:, 301:], got[:, 301:]) > 1e-3
+
+
 @pytest.mark.spec("A5")
 def test_every_quick_kernel_is_under_the_law() -> None:
     public = [one for name in operators.__all__ if inspect.isclass(one := getattr(operators, name))]
