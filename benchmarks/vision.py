@@ -1,0 +1,280 @@
+"""Images at other resolutions and with pixels missing: function patches beside a ViT of the same size.
+
+    python benchmarks/vision.py                             # 3 seeds, about 20 minutes of CPU time
+    python benchmarks/vision.py --fashion FOLDER            # where the four idx files of Fashion-MNIST are
+    python benchmarks/vision.py --quick                     # a smoke run of a few steps, nothing is written
+
+Both models have the same width, heads, depth and cells (the ViT also its class token), the same CPU seconds on one
+thread, the same changes of the training images (affine maps, missing pixels), AdamW and cosine. Learning rates, and how
+missing pixels are filled for the ViT, are chosen on a validation part of the training images with half of the time.
+The ViT gets other resolutions resized to its own. Finished trainings are kept in ``results/vision-runs.jsonl``.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from common import RESULTS, Row, environment, write
+
+from continua.models import Batch, Pixels, Scaled, Transformer, initialise, zoo
+from continua.optim import AdamW, ByRole
+from continua.recipes.vision import FashionSettings, VisionSettings, classifier
+from continua.tasks.images import (
+    FASHION,
+    Images,
+    digits,
+    fashion_mnist,
+    observed_pixels,
+    point_sets,
+    resampled,
+)
+from continua.tasks.task import Example, Score, generator_for
+from continua.training import fit
+
+RATES = (1e-3, 2e-3, 4e-3)
+FILLS = ("nearest", "weighted", "background")
+SIZES = {"digits": (6, 8, 12, 16, 32), "fashion": (14, 20, 28, 56)}
+SHARES = (0.25, 0.5, 0.75)
+SECONDS = {"digits": 40.0, "fashion": 100.0}
+MEASURED = 2000  # held-out images of Fashion-MNIST that are measured: the first of its 10,000
+PROMISED = {("digits", "8"): 97.0, ("digits", "16"): 95.0, ("digits", "-0.5"): 90.0}
+NAMES = {"cells": "function patches", "vit": "ViT"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training."""
+
+    data: str  # digits or fashion
+    kind: str  # cells or vit
+    rate: float
+    fill: str = ""
+    seed: int = 0
+    seconds: float = 30.0
+    validation: bool = False
+
+
+# --- the peer --------------------------------------------------------------------------------------------------------
+
+
+def filled(images: torch.Tensor, observed: torch.Tensor, how: str) -> torch.Tensor:
+    """Missing pixels take the nearest observed one, a Gaussian mean of one pixel's width, or the background."""
+    high, wide = images.shape[-2:]
+    place = torch.stack(torch.meshgrid(torch.arange(high), torch.arange(wide), indexing="ij"), -1).view(-1, 2).float()
+    square, flat = torch.cdist(place, place).square(), images.flatten(2)
+    flags = observed.expand(len(images), -1)
+    if how == "background":
+        return torch.where(flags[:, None], flat, -1.0).view_as(images)
+    parts = []
+    for u, seen in zip(flat.split(32), flags.split(32), strict=True):
+        if how == "nearest":
+            one = seen[:1] if bool((seen == seen[:1]).all()) else seen
+            index = torch.where(one[:, None], square, torch.inf).argmin(-1)
+            parts.append(u.gather(2, index[:, None].expand(len(u), u.shape[1], -1)))
+        else:
+            near = torch.where(seen[:, None], (-square / 2).exp() + 1e-12, 0.0)
+            mean = (u.nan_to_num() * seen[:, None]) @ near.mT / near.sum(-1)[:, None]
+            parts.append(torch.where(seen[:, None], u, mean))
+    return torch.cat(parts).view_as(images)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """The same task for a model that needs whole images: gaps are filled first."""
+
+    task: Images
+    how: str
+
+    def example(self, seed: int, step: int) -> Example:
+        """The images of the task, filled."""
+        found = self.task.example(seed, step)
+        return Example(Batch(filled(found.batch.values, found.batch.observed, self.how)), found.target)
+
+    def loss(self, answer: torch.Tensor, example: Example) -> torch.Tensor:
+        """As the task has it."""
+        return self.task.loss(answer, example)
+
+    def evaluate(self, model: Any) -> Score:
+        """As the task has it."""
+        return self.task.evaluate(model)
+
+
+# --- trainings -------------------------------------------------------------------------------------------------------
+
+
+def settings_of(job: Job) -> VisionSettings:
+    """What the recipes use, at another learning rate."""
+    chosen = VisionSettings() if job.data == "digits" else FashionSettings()
+    return replace(chosen, lr=job.rate, weights=job.seed)
+
+
+def task_of(data: str, folder: Path) -> Images:
+    """Digits, or Fashion-MNIST, with the changes of the recipes."""
+    if data == "digits":
+        return digits(warp=VisionSettings.warp, missing=VisionSettings.missing)
+    return fashion_mnist(folder, warp=FashionSettings.warp, missing=FashionSettings.missing)
+
+
+def model_of(job: Job, task: Images) -> Transformer:
+    """Ours, or a ViT of its size."""
+    chosen = settings_of(job)
+    if job.kind == "cells":
+        return classifier(chosen, task.classes)
+    side = task.pixels.shape[-1]
+    pixels = Pixels(side, side, 1, (side // chosen.cells, side // chosen.cells))
+    model = zoo.vit(pixels, d=chosen.d, heads=chosen.heads, depth=chosen.depth, labels=task.classes)
+    initialise(model, Scaled(), torch.Generator().manual_seed(job.seed))
+    return model
+
+
+def steps_in(seconds: float, task: Any, make: Callable[[], Transformer], optimiser: ByRole) -> int:
+    """How many steps fit into these CPU seconds, from twenty of them."""
+    model, least = make(), []
+    for _ in range(2):
+        start = time.process_time()
+        fit(model, task, optimiser=optimiser, steps=20, evaluate_every=10**6, watch=lambda at: None)
+        least.append(time.process_time() - start)
+    return max(20, round(20 * seconds / min(least)))
+
+
+def work(job: Job, task: Images, quick: bool) -> dict[str, Any]:
+    """Train and measure."""
+    task = task.validation() if job.validation else task
+    given: Any = task if job.kind == "cells" else Filled(task, job.fill)
+    few = _Deaf(given)  # nothing is measured on the way: only the last weights are used
+    optimiser = ByRole(AdamW(job.rate, decay=VisionSettings.decay))
+    steps = 20 if quick else steps_in(job.seconds, few, lambda: model_of(job, task), optimiser)
+    model = model_of(job, task)
+    start = time.process_time()
+    fit(model, few, optimiser=optimiser, steps=steps, seed=job.seed, evaluate_every=10**6, watch=lambda at: None)
+    cpu = time.process_time() - start
+    model.eval()
+    accuracy = measured(model, job, task, (task.pixels.shape[-1],) if job.validation else SIZES[job.data])
+    numbers = sum(p.numel() for p in model.parameters())
+    return {**asdict(job), "steps": steps, "cpu": cpu, "parameters": numbers, "accuracy": accuracy}
+
+
+class _Deaf:
+    """A task whose evaluation costs nothing."""
+
+    def __init__(self, task: Any) -> None:
+        self.task, self.example, self.loss = task, task.example, task.loss
+
+    def evaluate(self, model: Any) -> Score:
+        """Nothing."""
+        return Score({"loss": 0.0})
+
+
+@torch.no_grad()
+def measured(model: Transformer, job: Job, task: Images, sizes: tuple[int, ...]) -> dict[str, float]:
+    """Percent right of held-out images: by side of the image, and (with a minus) by share of missing pixels."""
+    pixels, labels = (part[:MEASURED] for part in task.held)
+    side, found = pixels.shape[-1], {}
+    for size in sizes:
+        seen = pixels if size == side else resampled(pixels, size)
+        if job.kind == "vit" and size != side:
+            seen = resampled(seen, side)
+        found[str(size)] = 100 * task.measure(model, seen, labels).values["accuracy"]
+    for share in SHARES:
+        flags = observed_pixels(len(pixels), side * side, share, generator_for("holes", job.data, share))
+        if job.kind == "vit":
+            whole = filled(torch.where(flags.view(-1, 1, side, side), pixels, torch.nan), flags, job.fill)
+            found[f"-{share}"] = 100 * task.measure(model, whole, labels).values["accuracy"]
+        else:  # coordinates and values of what is there, and nothing else
+            answers = [model(point_sets(p, f)) for p, f in zip(pixels.split(250), flags.split(250), strict=True)]
+            found[f"-{share}"] = 100 * (torch.cat(answers).argmax(-1) == labels).double().mean().item()
+    return found
+
+
+def finished(path: Path) -> list[dict[str, Any]]:
+    """What was trained before."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def run(job: Job, task: Images, path: Path, quick: bool) -> dict[str, Any]:
+    """Train, unless that was done before; the choice of what counts as the same is the job itself."""
+    for line in finished(path):
+        if all(line[k] == v for k, v in asdict(job).items()):
+            return line
+    line = work(job, task, quick)
+    with path.open("a") as kept:
+        kept.write(json.dumps(line) + "\n")
+    shown = {k: round(v, 1) for k, v in line["accuracy"].items()}
+    print(f"{job.data} {job.kind} lr {job.rate:g} {job.fill} seed {job.seed}{' (validation)' * job.validation}: "
+          f"{line['steps']} steps, {line['cpu']:.0f} CPU-s, {shown}", flush=True)  # fmt: skip
+    return line
+
+
+def chosen_of(data: str, kind: str, task: Images, path: Path, quick: bool) -> Job:
+    """The best learning rate and filling, by the mean of whole and half missing on validation images."""
+
+    def score(job: Job) -> float:
+        got = run(job, task, path, quick)["accuracy"]
+        return got[str(task.pixels.shape[-1])] + got["-0.5"]
+
+    plain = Job(data, kind, RATES[1], FILLS[0] if kind == "vit" else "", 0, SECONDS[data] / 2, True)
+    best = max((replace(plain, rate=rate) for rate in RATES), key=score)
+    if kind == "vit":
+        best = max((replace(best, fill=fill) for fill in FILLS), key=score)
+    return replace(best, seconds=SECONDS[data], validation=False)
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def rows_of(data: str, lines: dict[str, list[dict[str, Any]]]) -> list[Row]:
+    """Ours with the peer's beside it, mean between the least and the greatest of the seeds."""
+    rows = []
+    for key in lines["cells"][0]["accuracy"]:
+        ours, theirs = ([line["accuracy"][key] for line in lines[kind]] for kind in ("cells", "vit"))
+        where = f"{key}×{key} pixels" if not key.startswith("-") else f"{100 * float(key[1:]):.0f} % of pixels missing"
+        bound = PROMISED.get((data, key))
+        mean = statistics.mean(ours)
+        note = f"ViT {statistics.mean(theirs):.1f} [{min(theirs):.1f}, {max(theirs):.1f}]"
+        target, held = ("", None) if bound is None else (f"≥ {bound:g}", mean >= bound)
+        rows.append(Row(f"{data}, {where}", mean, min(ours), max(ours), "%", target, held, note))
+    return rows
+
+
+def main() -> None:
+    """Run what is missing, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--fashion", type=Path, default=FASHION, help="the folder of its idx files")
+    parser.add_argument("--only", choices=["digits", "fashion"])
+    parser.add_argument("--quick", action="store_true", help="few steps, nothing is written")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    path = RESULTS / ("vision-quick.jsonl" if chosen.quick else "vision-runs.jsonl")
+    rows, choices = [], {}
+    for data in [chosen.only] if chosen.only else ["digits", "fashion"]:
+        task = task_of(data, chosen.fashion)
+        lines: dict[str, list[dict[str, Any]]] = {}
+        for kind in NAMES:
+            best = chosen_of(data, kind, task, path, chosen.quick)
+            seeds = range(1 if chosen.quick else chosen.seeds)
+            lines[kind] = [run(replace(best, seed=seed), task, path, chosen.quick) for seed in seeds]
+            used = {k: round(statistics.mean(line[k] for line in lines[kind]), 1) for k in ("steps", "cpu")}
+            choices[f"{data}, {NAMES[kind]}"] = {
+                "lr": best.rate, "fill": best.fill, "parameters": lines[kind][0]["parameters"], **used}  # fmt: skip
+        rows += rows_of(data, lines)
+    for line in rows:
+        print(f"{line.name}: {line.shown}  {line.target} {line.verdict}  {line.note}")
+    if chosen.quick:
+        path.unlink()
+        return
+    print(write("vision", rows, environment=environment(), part=bool(chosen.only), choices=choices,
+                seconds=SECONDS, measured=MEASURED, seeds=chosen.seeds))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

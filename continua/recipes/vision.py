@@ -1,0 +1,98 @@
+"""Vision: images as functions on the square, read by a continuous model through function patches."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from continua.axes import LeftEnd, at
+from continua.errors import ConfigError
+from continua.fields import ByBasis, Nodal
+from continua.flow import Fixed, LieTrotter
+from continua.models import Readout, Transformer
+from continua.models.build import continuous_axes, pre_norm, smooth_bases
+from continua.models.cells import Cells, Tiling
+from continua.models.init import Scaled, initialise
+from continua.operators import Attention, LayerNorm, Pointwise
+from continua.operators.position import WaveBias
+from continua.optim import AdamW, ByRole, Cosine
+from continua.recipes.recipe import Bundle, shipped
+from continua.tasks.images import FASHION, SQUARE, Images, fashion_mnist
+from continua.tasks.images import digits as images_of_digits
+from continua.training import Training
+
+
+@dataclass(frozen=True)
+class VisionSettings:
+    """``cells`` in each direction, polynomials up to ``degree`` and windows of ``reach`` (see ``Tiling``).
+
+    ``d``, ``heads`` and ``depth`` are the native size. ``warp`` and ``missing`` change training images (see
+    ``Images``).
+    """
+
+    cells: int = 4
+    degree: int = 1
+    reach: float = 0.5
+    d: int = 48
+    heads: int = 4
+    depth: int = 4
+    batch: int = 64
+    lr: float = 2e-3
+    decay: float = 0.05
+    warp: float = 0.1
+    missing: float = 0.6
+    weights: int = 0  # the seed of the first weights
+
+
+@dataclass(frozen=True)
+class FashionSettings(VisionSettings):
+    """The same for Fashion-MNIST: ``folder`` has its files, ``images`` takes so many training images only."""
+
+    cells: int = 7
+    degree: int = 2
+    reach: float = 0.25
+    d: int = 64
+    warp: float = 0.05
+    folder: str = str(FASHION)
+    images: int | None = None
+
+
+@shipped
+def digits(settings: VisionSettings) -> Bundle:
+    """Handwritten digits of 8×8 pixels, read at any resolution and with pixels missing."""
+    task = images_of_digits(settings.batch, warp=settings.warp, missing=settings.missing)
+    return bundle_of(settings, task, Training(steps=1200, evaluate_every=300))
+
+
+@shipped
+def fashion(settings: FashionSettings) -> Bundle:
+    """Pictures of clothes of 28×28 pixels, read at any resolution and with pixels missing."""
+    changes = {"warp": settings.warp, "missing": settings.missing}
+    task = fashion_mnist(settings.folder, settings.batch, settings.images, **changes)
+    return bundle_of(settings, task, Training(steps=3000, evaluate_every=1000))
+
+
+def bundle_of(settings: VisionSettings, task: Images, training: Training) -> Bundle:
+    """A classifier of these images, ready to fit."""
+    model = classifier(settings, task.classes, channels=task.pixels.shape[1])
+    about: dict[str, Any] = {"images": list(task.pixels.shape), "classes": task.classes}
+    optimiser = ByRole(AdamW(settings.lr, decay=settings.decay))
+    return Bundle(model, task, optimiser, Cosine(), training=training, about=about)
+
+
+def classifier(settings: VisionSettings, classes: int, channels: int = 1) -> Transformer:
+    """Function patches, a flow of attention with a bias of displacement and feed-forward, the mean over the square."""
+    if settings.cells < 1 or classes < 2:
+        got, remedy = f"{settings.cells} and {classes}", "Use cells ≥ 1 and two classes or more."
+        raise ConfigError("a classifier needs cells and classes", got=got, remedy=remedy)
+    wish = at(d=settings.d, h=settings.heads, z=Fixed(settings.depth, LieTrotter()))
+    axes, native = continuous_axes(wish, t=SQUARE)
+    weights = ByBasis(axes, {**smooth_bases(axes, native, 1), "z": Nodal(LeftEnd(settings.depth))})
+    fixed = weights.autonomous()
+    tiling = Tiling(SQUARE, (settings.cells, settings.cells), settings.degree, settings.reach)
+    look = Attention(weights, position=WaveBias(fixed, 3))
+    block = pre_norm((look, Pointwise(weights)), lambda: LayerNorm(weights))
+    readout = Readout(fixed, classes, before=(LayerNorm(fixed),), pool=True, bias=True)
+    model = Transformer(axes, native, Cells(fixed, tiling, channels), block, readout)
+    initialise(model, Scaled(), torch.Generator().manual_seed(settings.weights))
+    return model
