@@ -187,6 +187,9 @@ def test_thinned_series_keep_a_point_and_lose_none_of_their_times(change) -> Non
     for step in range(20):
         changed = change(series, generator_for("test", step))
         assert (changed.present.sum(-1) >= 1).all()
+        told = scale_of(series).told(changed)
+        assert torch.isfinite(told.values).all()  # padding too: others may read it
+        assert (told.times.diff(dim=-1) >= 0).all()
         for i in range(3):
             kept = changed.times[i][changed.present[i]].tolist()
             assert kept == sorted(kept)

@@ -21,15 +21,27 @@ from continua.training import fit
 from continua.training.watch import Bar, Progress
 
 try:
-    from sklearn.base import BaseEstimator
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.utils import check_random_state
-    from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 except ImportError as missing:
     raise ConfigError(
         "these estimators stand on scikit-learn",
         got="it is not installed",
         remedy="Install the extra: pip install 'continua[series]'.",
     ) from missing
+
+__all__ = [
+    "Array",
+    "ClassifierMixin",
+    "RegressorMixin",
+    "SeriesEstimator",
+    "check_array",
+    "check_classification_targets",
+    "check_is_fitted",
+    "column_or_1d",
+]
 
 DESCRIPTION = "estimator.json"
 QUIET = 5.0  # seconds of training after which something is shown

@@ -4,12 +4,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted
 
 from continua.errors import ConfigError, GridError, ShapeError
-from continua.recipes.estimator_base import Array, SeriesEstimator  # refuses with a remedy without scikit-learn
+from continua.recipes.estimator_base import (  # which refuses with a remedy where scikit-learn is not installed
+    Array,
+    ClassifierMixin,
+    RegressorMixin,
+    SeriesEstimator,
+    check_array,
+    check_classification_targets,
+    check_is_fitted,
+    column_or_1d,
+)
 from continua.recipes.series import SeriesSettings, classifier, forecaster
 from continua.tasks.answers import Answers, Asked, Filling, Quantiles, question
 from continua.tasks.ragged import Ragged
@@ -98,8 +104,6 @@ def _labels(y: Any, count: int) -> Array:
     check_classification_targets(y)
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
-        from sklearn.utils.validation import column_or_1d
-
         labels = column_or_1d(labels, warn=True)
     if labels.ndim != 1 or len(labels) != count:
         got, remedy = list(labels.shape), "Give one label for each series."

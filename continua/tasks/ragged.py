@@ -107,8 +107,10 @@ class Ragged:
         order = there.long().argsort(dim=-1, descending=True, stable=True)[:, : int(there.sum(-1).max())]
         wide = order[..., None].expand(-1, -1, self.channels)
         picked = seen.gather(1, wide)
-        values = self.values.gather(1, wide) * picked
-        return Ragged(self.times.gather(1, order), values, picked, self.start)
+        values, times = self.values.gather(1, wide) * picked, self.times.gather(1, order)
+        left = picked.any(-1)
+        last = torch.where(left, times, -torch.inf).amax(-1, keepdim=True)
+        return Ragged(torch.where(left, times, last), values, picked, self.start)
 
     def check_channels(self) -> None:
         """Refuse a channel that was never seen."""

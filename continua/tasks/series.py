@@ -97,7 +97,7 @@ def _ages(times: Tensor, seen: Tensor, unit: float) -> Tensor:
     """log(1 + time since each channel was last seen, in units), counted from the first point where it never was."""
     stamps = times[..., None].expand(seen.shape)
     last = torch.where(seen, stamps, times[:, :1, None]).cummax(1).values
-    return ((stamps - last) / unit).log1p().float()
+    return ((stamps - last).clamp_min(0) / unit).log1p().float()  # padding may carry any stamp
 
 
 @dataclass(frozen=True)
