@@ -48,9 +48,9 @@ def attend_controlled(
     answers = []
     for start in range(0, q.shape[2], CHUNK):
         rows = slice(start, start + CHUNK)
-        with torch.no_grad():
-            top = (wide[:, :, rows] @ few.mT).amax(-1, keepdim=True)
-        sums = _sums(wide[:, :, rows], few, values, omega, top)
+        scores = wide[:, :, rows] @ few.mT + omega[:, None, None]
+        top = scores.detach().amax(-1, keepdim=True)
+        sums = _with_ones((scores - top).exp(), values)
         mine = owner[:, rows]
         better = sums + (pick(level, mine) - top).clamp_max(FAR).exp() * pick(error, mine)
         chosen = torch.where(better[..., -1:] > 0.1 * sums[..., -1:], better, sums)
@@ -60,8 +60,12 @@ def attend_controlled(
 
 def _sums(q: Tensor, k: Tensor, v: Tensor, log_weights: Tensor, level: Tensor) -> Tensor:
     """Σ w e^{a − level} [V, 1]: [b, h, rows, e + 1]."""
-    raised = (q @ k.mT + (log_weights[:, None, None] - level)).clamp_max(FAR).exp()
-    return torch.cat([raised @ v, raised.sum(-1, keepdim=True)], -1)
+    return _with_ones((q @ k.mT + (log_weights[:, None, None] - level)).clamp_max(FAR).exp(), v)
+
+
+def _with_ones(weights: Tensor, v: Tensor) -> Tensor:
+    """Weights times [V, 1]."""
+    return torch.cat([weights @ v, weights.sum(-1, keepdim=True)], -1)
 
 
 def nearest_control(nodes: Tensor, known: Tensor) -> Tensor:
