@@ -10,7 +10,7 @@ from rich.console import Console
 
 from continua.errors import GridError
 from continua.models import Batch
-from continua.models.latent import inside
+from continua.models.latent import Latent, inside
 from continua.recipes.progress import bar
 from continua.tasks.functions import predict
 from continua.training import Run
@@ -32,7 +32,10 @@ def run(folder: Path, grid: Path, asked: Path | None, out: Path | None, which: s
     """Read the file, answer, write."""
     console, model = Console(), Run.open(folder).model(which)
     axis = model.axes.t
-    dim, channels = axis.dim, getattr(getattr(model.embed, "inner", model.embed), "channels", 1)
+    if not isinstance(model.embed, Latent):
+        remedy = "Use a run of continua fit burgers, darcy or navier-stokes."
+        raise GridError("this run is not one of functions", got=folder, remedy=remedy)
+    dim, channels = axis.dim, model.embed.channels
     seen = read(grid, dim, channels)
     if seen.inputs is None:
         raise GridError("there is nothing to answer", got=f"{grid} has no inputs", remedy=SHAPES)

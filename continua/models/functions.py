@@ -8,7 +8,7 @@ from continua.fields import ByBasis, Nodal, Parametrisation
 from continua.flow import Fixed
 from continua.models.build import continuous_axes, smooth_bases
 from continua.models.embed import Observations
-from continua.models.latent import AskedReadout, Latent
+from continua.models.latent import AskedReadout, Latent, edged
 from continua.operators import (
     GELU,
     Attention,
@@ -39,8 +39,8 @@ def function_parts(
 
     The state lives on a latent grid with ``nodes`` along each direction; functions are observed and answered at any
     points (``Latent``). The field of one step is W₂φ(W₁φ(κ∗x + Wx)), a convolution by ``modes`` waves inside a
-    pointwise map, and with ``attention`` also attention whose scores carry a bias of displacement. It knows of no
-    origin: on a circle a shifted input has a shifted answer. ``scales`` = (mean, spread) of inputs and outputs;
+    pointwise map, and with ``attention`` also attention whose scores carry a bias of displacement. On a circle it
+    knows of no origin: a shifted input has a shifted answer. ``scales`` = (mean, spread) of inputs and outputs;
     ``stretch`` is that of ``Waves`` on intervals. Weights are free at each native step and constant between.
     """
     if isinstance(axis, Points):
@@ -52,7 +52,7 @@ def function_parts(
     weights = ByBasis(chosen, {**smooth_bases(chosen, native, depth), "z": Nodal(LeftEnd(depth))})
     fixed, (inputs, outputs) = weights.autonomous(), scales
     rule = default_rule(axis, nodes**axis.dim)
-    seen = Observations(fixed, channels[0], scale=inputs)
+    seen = Observations(fixed, channels[0] + len(edged(axis)), scale=inputs)
     return {
         "axes": chosen,
         "native": native,

@@ -25,7 +25,8 @@ class Latent(nn.Module):
 
     The function is taken as Σ_k c_k exp(2πi k·t/P) with independent c_k of variance ``spectrum``_k; its conditional
     mean given the observations is read on the latent grid (a Wiener filter). ``prior`` sets the spectrum from functions
-    on the latent grid. On the latent grid itself nothing is done.
+    on the latent grid. On the latent grid itself nothing is done. Where the domain has edges, ``inner`` reads the
+    coordinates along these directions as further channels.
     """
 
     def __init__(self, inner: Observations, weights: Parametrisation, rule: Rule, modes: int | tuple[int, ...]) -> None:
@@ -35,6 +36,11 @@ class Latent(nn.Module):
         self.waves = Waves(axis, (modes,) * axis.dim if isinstance(modes, int) else tuple(modes), stretch=2.0)
         numbers = torch.tensor(self.waves.numbers, dtype=torch.float64)
         self.register_buffer("spectrum", (1 + numbers.square().sum(-1)).pow(-2.0).float())
+
+    @property
+    def channels(self) -> int:
+        """How many values a point has."""
+        return self.inner.channels - len(edged(self.axis))
 
     @property
     def table(self) -> Any:
@@ -48,6 +54,12 @@ class Latent(nn.Module):
 
     def forward(self, batch: Batch, grids: Grids) -> Tensor:
         """Embed what was laid on the latent grid."""
+        edges = edged(self.axis)
+        if edges and isinstance(batch.values, Tensor):
+            mean, spread = self.inner.scale
+            own = self.grid.nodes[:, list(edges)].to(batch.values)
+            own = mean + spread * (own - own.mean(0)) / own.std(0)  # as wide as the values
+            batch = replace(batch, values=torch.cat([batch.values, own.expand(len(batch.values), -1, -1)], -1))
         x: Tensor = self.inner(batch, grids)
         return x
 
@@ -136,6 +148,12 @@ def between(axis: Axis, rule: Rule, nodes: Float[Tensor, "*b n k"]) -> Float[Ten
     if made is None:
         raise ConfigError("a domain has at least one direction", got=axis, remedy="Use Circle().")
     return made
+
+
+def edged(axis: Axis) -> tuple[int, ...]:
+    """The directions in which a domain has edges."""
+    factors = axis.factors if isinstance(axis, Product) else (axis,)
+    return tuple(i for i, factor in enumerate(factors) if not isinstance(factor, Circle))
 
 
 def inside(axis: Axis, nodes: Float[Tensor, "*b n k"]) -> None:

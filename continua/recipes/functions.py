@@ -53,6 +53,7 @@ class FunctionSettings:
 class BurgersSettings(FunctionSettings):
     """Those of ``FunctionSettings``, for a circle, and the viscosity of the flow."""
 
+    modes: int = 24
     viscosity: float = 0.01
 
 
