@@ -2,7 +2,18 @@
 
 from typing import Any
 
-from continua.axes import Axis, Circle, Discretisation, LeftEnd, Points, Product, at, default_rule
+from continua.axes import (
+    Axis,
+    Circle,
+    Discretisation,
+    LeftEnd,
+    Points,
+    Product,
+    ProductRule,
+    Rule,
+    at,
+    default_rule,
+)
 from continua.errors import ConfigError
 from continua.fields import ByBasis, Nodal, Parametrisation
 from continua.flow import Fixed
@@ -27,7 +38,7 @@ Scale = tuple[float, float]
 
 def function_parts(
     axis: Axis,
-    nodes: int,
+    nodes: int | Rule,
     channels: tuple[int, int] = (1, 1),
     at: Discretisation = at(d=64, h=4, m=64, z=4),  # noqa: B008  (frozen)
     modes: int | tuple[int, ...] = 17,
@@ -37,10 +48,10 @@ def function_parts(
 ) -> dict[str, Any]:
     """The parts of a Transformer from functions on ``axis`` to functions there, ``channels`` = (read, answered).
 
-    The state lives on a latent grid with ``nodes`` along each direction; functions are observed and answered at any
-    points (``Latent``). The field of one step is W₂φ(W₁φ(κ∗x + Wx)), a convolution by ``modes`` waves inside a
-    pointwise map, and with ``attention`` also attention whose scores carry a bias of displacement. On a circle it
-    knows of no origin: a shifted input has a shifted answer. ``scales`` = (mean, spread) of inputs and outputs;
+    The state lives on a latent grid, that of a rule or with ``nodes`` along each direction; functions are observed and
+    answered at any points (``Latent``). The field of one step is W₂φ(W₁φ(κ∗x + Wx)), a convolution by ``modes`` waves
+    inside a pointwise map, and with ``attention`` also attention whose scores carry a bias of displacement. On a circle
+    it knows of no origin: a shifted input has a shifted answer. ``scales`` = (mean, spread) of inputs and outputs;
     ``stretch`` is that of ``Waves`` on intervals. Weights are free at each native step and constant between.
     """
     if isinstance(axis, Points):
@@ -51,21 +62,23 @@ def function_parts(
     depth = native.z.steps if isinstance(native.z, Fixed) else 4
     weights = ByBasis(chosen, {**smooth_bases(chosen, native, depth), "z": Nodal(LeftEnd(depth))})
     fixed, (inputs, outputs) = weights.autonomous(), scales
-    rule = default_rule(axis, nodes**axis.dim)
+    rule = default_rule(axis, nodes**axis.dim) if isinstance(nodes, int) else nodes
     seen = Observations(fixed, channels[0] + len(edged(axis)), scale=inputs)
     return {
         "axes": chosen,
         "native": native,
-        "embed": Latent(seen, fixed, rule, _resolved(axis, nodes)),
+        "embed": Latent(seen, fixed, rule, _resolved(axis, rule)),
         "block": Parts(tuple(branches(weights, modes, attention, stretch, depth))),
         "readout": AskedReadout(fixed, rule, channels[1], before=(Pointwise(fixed),), scale=outputs[1]),
     }
 
 
-def _resolved(axis: Axis, nodes: int) -> tuple[int, ...]:
+def _resolved(axis: Axis, rule: Rule) -> tuple[int, ...]:
     """How many waves the latent grid tells apart: of double period along intervals."""
     factors = axis.factors if isinstance(axis, Product) else (axis,)
-    return tuple(max(1, nodes // 2 if isinstance(factor, Circle) else nodes) for factor in factors)
+    rules = rule.factors if isinstance(rule, ProductRule) else (rule,)
+    pairs = zip(factors, rules, strict=True)
+    return tuple(max(1, each.n // 2 if isinstance(factor, Circle) else each.n) for factor, each in pairs)
 
 
 def branches(

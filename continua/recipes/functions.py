@@ -143,7 +143,7 @@ def model_of(task: Functions, settings: FunctionSettings) -> Transformer:
     native = at(d=settings.d, h=settings.heads, m=settings.m, z=settings.depth)
     parts = function_parts(
         task.train.axis,
-        settings.nodes,
+        task.train.rule,
         channels=(inputs.shape[-1], outputs.shape[-1]),
         at=native,
         modes=settings.modes,

@@ -11,8 +11,10 @@ from continua.axes import (
     Circle,
     Grid,
     Interval,
+    LeftEnd,
     Midpoint,
     Product,
+    ProductRule,
     Rule,
     Samples,
     Trapezoid,
@@ -118,6 +120,19 @@ class Pairs:
             lines=lines,
         )
 
+    @property
+    def rule(self) -> Rule:
+        """The rule whose nodes these are, where it is one of the usual ones along each direction."""
+        rules = [
+            _rule(factor, line, (Trapezoid(len(line)), Midpoint(len(line)), LeftEnd(len(line))))
+            for factor, line in zip(factors(self.axis), self.lines, strict=True)
+        ]
+        known = [rule for rule in rules if rule is not None]
+        if len(known) < len(rules):
+            remedy = "Give functions on equal nodes of a circle, or on nodes or cell centres of an interval."
+            raise GridError(f"the points of {self.name} follow no rule", got=f"a grid {self.shape}", remedy=remedy)
+        return known[0] if len(known) == 1 else ProductRule(tuple(known))
+
     def flat(self) -> tuple[Tensor, Tensor]:
         """Inputs and outputs with the points in one row, in the order of ``grid``: [count, n, channels] each."""
         return self.inputs.flatten(1, -2), self.outputs.flatten(1, -2)
@@ -160,9 +175,15 @@ def lattice(axis: Axis, *lines: Tensor) -> Tensor:
 
 def _line(factor: Interval | Circle, line: Tensor) -> Grid:
     """The grid of the usual rule whose nodes these are; of half-gaps if they are none of those."""
-    rules: tuple[Rule, ...] = (Trapezoid(len(line)), Midpoint(len(line)))
-    for rule in rules:
-        grid = grid_on(factor, rule)
-        if len(line) > 1 and bool((grid.nodes[:, 0] - line).abs().max() <= SAME * factor.length):
-            return grid
+    rule = _rule(factor, line, (Trapezoid(len(line)), Midpoint(len(line))))
+    if rule is not None:
+        return grid_on(factor, rule)
     return replace(Samples().on(factor, line), is_ordered=True, key=grid_key(line[:, None].numpy()))
+
+
+def _rule(factor: Interval | Circle, line: Tensor, among: tuple[Rule, ...]) -> Rule | None:
+    """The rule whose nodes these are, if it is one of those."""
+    for rule in among if len(line) > 1 else ():
+        if bool((grid_on(factor, rule).nodes[:, 0] - line).abs().max() <= SAME * factor.length):
+            return rule
+    return None
