@@ -60,17 +60,17 @@ def test_oblong_images_are_read_too_and_other_channels_are_refused() -> None:
     assert model(numbers(2, 1, 8, 12)).shape == (2, 10)
     with refused(ShapeError, "values and points do not fit the cells, got [2, 64, 3]", "pixels [b, 1, …]"):
         model(numbers(2, 3, 8, 8))
-    with refused(ConfigError, "a classifier needs cells and classes, got 4 and 1", "two classes"):
+    with refused(ConfigError, "a classifier needs cells and classes, got 2 and 1", "two classes"):
         classifier(SMALL, 1)
 
 
 @pytest.mark.spec("B6")
 def test_recipes_are_found_and_their_settings_reach_the_model() -> None:
     assert {"digits", "fashion"} <= set(SHIPPED)
-    made = build("digits", {"cells": 2, "degree": 3, "d": 24, "missing": 0.25, "steps": 7})
-    assert made.model.embed.tiling.counts == (2, 2)
+    made = build("digits", {"cells": 4, "degree": 1, "d": 24, "missing": 0.25, "steps": 7})
+    assert made.model.embed.tiling.counts == (4, 4)
     assert made.model.embed.tiling.axis == SQUARE
-    assert made.model.embed.entries == 17
+    assert made.model.embed.entries == 5
     assert (made.task.missing, made.training.steps) == (0.25, 7)
     with refused(ConfigError, "there is no such idx file, got train-images", "dataset-fashion-mnist"):
         build("fashion", {"folder": "nowhere"})

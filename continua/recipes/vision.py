@@ -15,7 +15,7 @@ from continua.models.cells import Cells, Tiling
 from continua.models.init import Scaled, initialise
 from continua.operators import Attention, LayerNorm, Pointwise
 from continua.operators.position import WaveBias
-from continua.optim import AdamW, ByRole, Cosine
+from continua.optim import AdamW, ByRole, Cosine, Muon
 from continua.recipes.recipe import Bundle, shipped
 from continua.tasks.images import FASHION, SQUARE, Images, fashion_mnist
 from continua.tasks.images import digits as images_of_digits
@@ -24,23 +24,26 @@ from continua.training import Training
 
 @dataclass(frozen=True)
 class VisionSettings:
-    """``cells`` in each direction, polynomials up to ``degree`` and windows of ``reach`` (see ``Tiling``).
+    """``cells`` in each direction, polynomials up to ``degree``, windows of ``reach`` and a ``ridge`` (see ``Tiling``).
 
-    ``d``, ``heads`` and ``depth`` are the native size. ``warp`` and ``missing`` change training images (see
+    ``d``, ``heads`` and ``depth`` are the native size. ``kernel_lr`` is Muon's, for kernels, ``lr`` AdamW's, for all
+    else. ``warp`` and ``missing`` change training images (see
     ``Images``).
     """
 
-    cells: int = 4
-    degree: int = 1
-    reach: float = 0.5
-    d: int = 48
+    cells: int = 2
+    degree: int = 3
+    reach: float = 0.0
+    ridge: float = 1e-2
+    d: int = 64
     heads: int = 4
-    depth: int = 4
+    depth: int = 3
     batch: int = 64
-    lr: float = 2e-3
+    lr: float = 3e-3
+    kernel_lr: float = 0.02
     decay: float = 0.05
     warp: float = 0.1
-    missing: float = 0.6
+    missing: float = 0.75
     weights: int = 0  # the seed of the first weights
 
 
@@ -48,10 +51,8 @@ class VisionSettings:
 class FashionSettings(VisionSettings):
     """The same for Fashion-MNIST: ``folder`` has its files, ``images`` takes so many training images only."""
 
-    cells: int = 7
-    degree: int = 2
-    reach: float = 0.25
-    d: int = 64
+    cells: int = 4
+    degree: int = 5
     warp: float = 0.05
     folder: str = str(FASHION)
     images: int | None = None
@@ -76,8 +77,12 @@ def bundle_of(settings: VisionSettings, task: Images, training: Training) -> Bun
     """A classifier of these images, ready to fit."""
     model = classifier(settings, task.classes, channels=task.pixels.shape[1])
     about: dict[str, Any] = {"images": list(task.pixels.shape), "classes": task.classes}
-    optimiser = ByRole(AdamW(settings.lr, decay=settings.decay))
-    return Bundle(model, task, optimiser, Cosine(), training=training, about=about)
+    return Bundle(model, task, optimiser_of(settings), Cosine(), training=training, about=about)
+
+
+def optimiser_of(settings: VisionSettings) -> ByRole:
+    """Muon for kernels, AdamW for all else."""
+    return ByRole(AdamW(settings.lr, decay=settings.decay), kernel=Muon(settings.kernel_lr))
 
 
 def classifier(settings: VisionSettings, classes: int, channels: int = 1) -> Transformer:
@@ -89,7 +94,7 @@ def classifier(settings: VisionSettings, classes: int, channels: int = 1) -> Tra
     axes, native = continuous_axes(wish, t=SQUARE)
     weights = ByBasis(axes, {**smooth_bases(axes, native, 1), "z": Nodal(LeftEnd(settings.depth))})
     fixed = weights.autonomous()
-    tiling = Tiling(SQUARE, (settings.cells, settings.cells), settings.degree, settings.reach)
+    tiling = Tiling(SQUARE, (settings.cells, settings.cells), settings.degree, settings.reach, settings.ridge)
     look = Attention(weights, position=WaveBias(fixed, 3))
     block = pre_norm((look, Pointwise(weights)), lambda: LayerNorm(weights))
     readout = Readout(fixed, classes, before=(LayerNorm(fixed),), pool=True, bias=True)
