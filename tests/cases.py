@@ -33,6 +33,7 @@ from continua.models import (
     zoo,
 )
 from continua.models.build import continuous_axes, discrete_axes, post_norm, pre_norm, smooth_bases
+from continua.models.functions import function_parts
 from continua.models.init import GPT2Init, Scaled, Xavier
 from continua.operators import Attention, Causal, Drop, LayerNorm, Parts, Pointwise, Skip, Softmax
 from tests.measure import random, stirred
@@ -156,6 +157,9 @@ POSITIONS: dict[str, Callable[[Parametrisation], op.Position]] = {
     "Gaussian": lambda w: op.Gaussian(w.axes, near=2.0, far=8.0),
     "relative, causal": lambda w: op.RelativeBias(w.autonomous(), buckets=8, reach=16.0, causal=True),
 }
+FIELD_POSITIONS: dict[str, Callable[[Parametrisation], op.Position]] = {  # on continuous domains only
+    "waves": lambda w: op.WaveBias(w, 3),
+}
 ENCODINGS: dict[str, Callable[[Parametrisation], op.Encoding]] = {
     "learned": lambda w: op.Learned(w, 16),
     "sinusoidal": lambda w: op.Sinusoidal(w.axes),
@@ -198,6 +202,11 @@ def series(count: int = 6, seed: int = 0) -> Batch:
 def scattered(count: int = 12, seed: int = 0) -> Batch:
     """Observations at scattered points of a square."""
     return Batch(random(2, count, CHANNELS, seed=seed), times=random(2, count, 2, seed=seed, low=0.0))
+
+
+def on_ring(count: int = 9, seed: int = 0) -> Batch:
+    """Functions observed at scattered points of a circle."""
+    return Batch(random(2, count, CHANNELS, seed=seed), times=random(2, count, seed=seed, low=0.0))
 
 
 def paired() -> Batch:
@@ -366,6 +375,12 @@ MODELS: dict[str, Case] = {
         lambda: Transformer.continuous(channels=CHANNELS, t=Interval(0.0, 4.0), d=Interval(), at=SMOOTH), series
     ),
     "points of a plane": Case(lambda: Transformer.continuous(channels=CHANNELS, t=SQUARE, at=SMOOTH), scattered),
+    "functions on a circle": Case(
+        lambda: Transformer(**function_parts(Circle(), 8, (CHANNELS, 3), at=SMOOTH, modes=3)), on_ring
+    ),
+    "functions on a square": Case(
+        lambda: Transformer(**function_parts(SQUARE, 4, (CHANNELS, 3), at=SMOOTH, modes=2, attention=False)), scattered
+    ),
     "pooled": Case(lambda: of_fields(with_bases(), pool=True), series),
     "spectral": Case(
         lambda: of_fields(with_bases(d=fd.Fourier(5), m=fd.Fourier(5), h=fd.Cosine(2), z=fd.BSpline(3))), series

@@ -19,7 +19,7 @@ class Batch:
     ``times`` are stamps [t] or [b, t] (or points [.., t, k]); without them tokens are counted, or laid on the grid of
     ``at(t=…)``. ``observed`` marks what is present. ``grid`` gives nodes and weights outright. ``pairs`` restricts or
     biases attention (see ``Context``). ``types`` are token types; ``source`` is what an encoder reads. ``asked`` are
-    the points [n, k] or [b, n, k] at which answers are wanted, where they are not the tokens' own (``FromCells``).
+    the points [n, k] or [b, n, k] (or their grid) at which answers are wanted, where these are not the tokens' own.
     """
 
     values: Tensor | Callable[[Tensor], Tensor] | None = None
@@ -30,7 +30,7 @@ class Batch:
     types: Tensor | None = None
     source: "Batch | None" = None
     cross_pairs: Tensor | None = None
-    asked: Tensor | None = None
+    asked: Tensor | Grid | None = None
 
     @classmethod
     def of(cls, batch: "Batch | Tensor") -> "Batch":

@@ -79,8 +79,10 @@ class Latent(nn.Module):
         seen, own = self._seen(batch, values), self.grid
         if seen is None or (seen.key is not None and seen.key == own.key and not seen.has_gaps):
             return replace(batch, grid=own, times=None, observed=None)
+        if seen.has_gaps:
+            values = values.masked_fill(~seen.observed[..., None], 0.0)
         laid = self.reconstruct(values, seen.to(values))
-        asked = seen.nodes if batch.asked is None else batch.asked
+        asked = seen if batch.asked is None else batch.asked
         return replace(batch, values=laid, grid=own, times=None, observed=None, asked=asked)
 
     def _seen(self, batch: Batch, values: Tensor) -> Grid | None:
@@ -99,17 +101,24 @@ class Latent(nn.Module):
         return grid
 
     def reconstruct(self, values: Float[Tensor, "b n c"], seen: Grid) -> Float[Tensor, "b m c"]:
-        """E[u(latent) | u(nodes)] = B(Φᵀ W Φ + σ² S⁻¹)⁻¹ Φᵀ W u, with Φ the waves at the nodes and W their measure."""
+        """E[u(latent) | u(nodes)] = B S^½ c, where c minimises Σ_i w_i (u_i − (Φ S^½ c)_i)² + σ²|c|².
+
+        Φ are the waves at the nodes, B those on the latent grid, S their variances and w the measure of the nodes. By
+        a QR factorisation: the normal equations would square the condition number.
+        """
         exact = values.double()
-        there, here = self.waves.angles(seen.nodes.double()), self.waves.angles(self.grid.nodes)
-        phi, back = (torch.cat([x.cos(), x.sin()], -1) for x in (there, here.to(there)))
+        root = torch.cat([self.spectrum.double().sqrt()] * 2).to(exact.device)  # type: ignore[operator]
+        there, here = (self.waves.angles(grid.nodes.double()) for grid in (seen, self.grid))
+        phi, back = (torch.cat([x.cos(), x.sin()], -1) * root for x in (there, here.to(there)))
         weights = seen.weights.double()
-        share = weights / weights.sum(-1, keepdim=True)
-        spectrum = torch.cat([self.spectrum.double()] * 2).to(phi)  # type: ignore[list-item]
-        noise = NOISE**2 * spectrum.sum()
-        gram = (phi * share[..., None]).mT @ phi + torch.diag(noise / spectrum.clamp_min(1e-300))
-        moments = (phi * share[..., None]).mT @ exact
-        return (back @ torch.linalg.solve(gram, moments)).to(values)
+        share = (weights / weights.sum(-1, keepdim=True)).sqrt()[..., None]
+        noise = NOISE * root.square().sum().sqrt() * torch.eye(len(root), dtype=phi.dtype, device=phi.device)
+        seen_waves = phi * share
+        tall = torch.cat([seen_waves, noise.expand(*seen_waves.shape[:-2], *noise.shape)], -2)
+        q, r = torch.linalg.qr(tall)
+        right = q[..., : phi.shape[-2], :].mT @ (exact * share)
+        found = torch.linalg.solve_triangular(r.expand(*right.shape[:-2], *r.shape[-2:]), right, upper=True)
+        return (back @ found).to(values)
 
 
 @register

@@ -155,9 +155,11 @@ class Transformer(nn.Module):
         like = next(self.parameters())
         batch, t = place(batch if lay is None else lay(batch), self.axes.t, chosen.t, like)  # type: ignore[arg-type]
         grids = {**chosen.grids(self.axes), "t": t}
-        if batch.asked is not None:  # answers elsewhere: a grid without a measure
-            points = batch.asked.to(t.nodes)
-            grids["asked"] = Grid(points, torch.ones_like(points[..., 0]))
+        asked = batch.asked
+        if isinstance(asked, Tensor):  # answers elsewhere: points without a measure
+            asked = Grid(asked, torch.ones_like(asked[..., 0]))
+        if asked is not None:
+            grids["asked"] = asked.to(t.nodes)
         return batch, grids
 
     def velocity(

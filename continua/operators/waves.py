@@ -10,14 +10,12 @@ from typing import Any
 import torch
 
 from continua.axes import Axis, Circle, Grid, Interval, Product, corrected
-from continua.config import register
 from continua.errors import ConfigError
 from continua.typing import Float, Tensor
 
 Parts = tuple[Tensor, Tensor]  # real and imaginary
 
 
-@register
 @dataclass(frozen=True)
 class Waves:
     """exp(2πi k·t/P), |k_i| < modes_i, on an interval, a circle or a product of these.

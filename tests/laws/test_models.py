@@ -189,9 +189,8 @@ def test_every_differentiated_tensor_is_a_leaf_of_args(name) -> None:
     model, batch, _ = made(name)
     if isinstance(model, EncoderDecoder):
         model, batch = model.encoder, batch.source
-    like = next(model.parameters())
-    batch, t = place(batch, model.axes.t, None, like)
-    grids = {**model.native.grids(model.axes), "t": t}
+    batch, grids = model._laid(batch, model.native)
+    t = grids["t"]
     x0 = model.embed(batch, grids).detach().requires_grad_()
     field, args = model.bind(grids, model.native.z)
     args = tree_map(lambda x: x.detach().requires_grad_() if _real(x) else x, args)
