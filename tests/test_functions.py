@@ -128,6 +128,21 @@ def test_waves_are_reconstructed_from_scattered_points() -> None:
     assert laid.asked is grid
 
 
+@pytest.mark.spec("M11")
+def test_sharp_functions_are_read_at_the_nearest_point() -> None:
+    torus = Product((Circle(), Interval()))
+    parts = function_parts(torus, 4, at=at(d=8, h=2, e=4, m=8, z=2), modes=2, sharp=True, attention=False)
+    made = Transformer(**parts).double()
+    points = torch.tensor([[0.95, 0.1], [0.3, 0.9], [0.6, 0.4]], dtype=torch.float64)
+    values = torch.tensor([[[1.0], [2.0], [3.0]]], dtype=torch.float64)
+    laid = made.embed.lay(Batch(values, times=points)).values[0, :, 0].reshape(4, 4)
+    for i, x in enumerate(torch.arange(4) / 4):
+        for j, y in enumerate((torch.arange(4) + 0.5) / 4):
+            away = (points[:, 0] - x).abs()
+            gaps = torch.minimum(away, 1 - away).square() + (points[:, 1] - y).square()
+            assert laid[i, j] == values[0, gaps.argmin(), 0]
+
+
 @pytest.mark.spec("B3")
 def test_on_its_own_grid_nothing_is_done() -> None:
     made, pairs = model(), waves(3, 16)

@@ -34,6 +34,7 @@ from continua.operators import (
 )
 
 Scale = tuple[float, float]
+STRETCH = 1.25  # the period of the convolution on an interval: what leaves at one end hardly comes in at the other
 
 
 def function_parts(
@@ -43,7 +44,7 @@ def function_parts(
     at: Discretisation = at(d=64, h=4, m=64, z=4),  # noqa: B008  (frozen)
     modes: int | tuple[int, ...] = 17,
     attention: bool = True,
-    stretch: float = 1.0,
+    sharp: bool = False,
     scales: tuple[Scale, Scale] = ((0.0, 1.0), (0.0, 1.0)),
 ) -> dict[str, Any]:
     """The parts of a Transformer from functions on ``axis`` to functions there, ``channels`` = (read, answered).
@@ -52,7 +53,7 @@ def function_parts(
     answered at any points (``Latent``). The field of one step is W₂φ(W₁φ(κ∗x + Wx)), a convolution by ``modes`` waves
     inside a pointwise map, and with ``attention`` also attention whose scores carry a bias of displacement. On a circle
     it knows of no origin: a shifted input has a shifted answer. ``scales`` = (mean, spread) of inputs and outputs;
-    ``stretch`` is that of ``Waves`` on intervals. Weights are free at each native step and constant between.
+    ``sharp`` inputs have jumps (see ``Latent``). Weights are free at each native step and constant between.
     """
     if isinstance(axis, Points):
         raise ConfigError(
@@ -67,8 +68,8 @@ def function_parts(
     return {
         "axes": chosen,
         "native": native,
-        "embed": Latent(seen, fixed, rule, _resolved(axis, rule)),
-        "block": Parts(tuple(branches(weights, modes, attention, stretch, depth))),
+        "embed": Latent(seen, fixed, rule, _resolved(axis, rule), sharp),
+        "block": Parts(tuple(branches(weights, modes, attention, depth))),
         "readout": AskedReadout(fixed, rule, channels[1], before=(Pointwise(fixed),), scale=outputs[1]),
     }
 
@@ -81,13 +82,11 @@ def _resolved(axis: Axis, rule: Rule) -> tuple[int, ...]:
     return tuple(max(1, each.n // 2 if isinstance(factor, Circle) else each.n) for factor, each in pairs)
 
 
-def branches(
-    weights: Parametrisation, modes: int | tuple[int, ...], attention: bool, stretch: float, depth: int
-) -> list[Operator]:
+def branches(weights: Parametrisation, modes: int | tuple[int, ...], attention: bool, depth: int) -> list[Operator]:
     """The flows of one step."""
-    far = SpectralConvolution(weights, modes, phi=GELU(), stretch=stretch)
+    far = SpectralConvolution(weights, modes, phi=GELU(), stretch=STRETCH)
     made: list[Operator] = [Chain(far, Pointwise(weights, gain=depth**-0.5))]
     if attention:
-        near = Attention(weights, position=WaveBias(weights, stretch=max(stretch, 2.0)))
+        near = Attention(weights, position=WaveBias(weights))
         made.append(PreNorm(LayerNorm(weights), near))
     return made

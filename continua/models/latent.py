@@ -25,14 +25,22 @@ class Latent(nn.Module):
 
     The function is taken as Σ_k c_k exp(2πi k·t/P) with independent c_k of variance ``spectrum``_k; its conditional
     mean given the observations is read on the latent grid (a Wiener filter). ``prior`` sets the spectrum from functions
-    on the latent grid. On the latent grid itself nothing is done. Where the domain has edges, ``inner`` reads the
+    on the latent grid. ``sharp`` functions have jumps, which waves would smear: each latent node takes the value of the
+    nearest observation. On the latent grid itself nothing is done. Where the domain has edges, ``inner`` reads the
     coordinates along these directions as further channels.
     """
 
-    def __init__(self, inner: Observations, weights: Parametrisation, rule: Rule, modes: int | tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        inner: Observations,
+        weights: Parametrisation,
+        rule: Rule,
+        modes: int | tuple[int, ...],
+        sharp: bool = False,
+    ) -> None:
         super().__init__()
         axis = weights.axes.t
-        self.inner, self.rule, self.axis = inner, rule, axis
+        self.inner, self.rule, self.axis, self.sharp = inner, rule, axis, sharp
         self.waves = Waves(axis, (modes,) * axis.dim if isinstance(modes, int) else tuple(modes), stretch=2.0)
         numbers = torch.tensor(self.waves.numbers, dtype=torch.float64)
         self.register_buffer("spectrum", (1 + numbers.square().sum(-1)).pow(-2.0).float())
@@ -81,7 +89,7 @@ class Latent(nn.Module):
             return replace(batch, grid=own, times=None, observed=None)
         if seen.has_gaps:
             values = values.masked_fill(~seen.observed[..., None], 0.0)
-        laid = self.reconstruct(values, seen.to(values))
+        laid = self.nearest(values, seen) if self.sharp else self.reconstruct(values, seen.to(values))
         asked = seen if batch.asked is None else batch.asked
         return replace(batch, values=laid, grid=own, times=None, observed=None, asked=asked)
 
@@ -99,6 +107,18 @@ class Latent(nn.Module):
             remedy = "Give one value for each point, and the points with them."
             raise ShapeError(f"{count} points need as many values", got=values.shape[1], remedy=remedy)
         return grid
+
+    def nearest(self, values: Float[Tensor, "b n c"], seen: Grid) -> Float[Tensor, "b m c"]:
+        """The value at the nearest observed node, around circles too."""
+        factors = self.axis.factors if isinstance(self.axis, Product) else (self.axis,)
+        square: Tensor | float = 0.0
+        for i, factor in enumerate(factors):
+            gap = (self.grid.nodes[:, i : i + 1].to(seen.nodes) - seen.nodes[..., i][..., None, :]).abs()
+            gap = torch.minimum(gap, factor.length - gap) if isinstance(factor, Circle) else gap
+            square = square + gap.square()
+        far = torch.where(seen.observed[..., None, :], square, torch.inf)
+        rows = far.argmin(-1).expand(len(values), -1)
+        return values.gather(1, rows[..., None].expand(-1, -1, values.shape[-1]))
 
     def reconstruct(self, values: Float[Tensor, "b n c"], seen: Grid) -> Float[Tensor, "b m c"]:
         """E[u(latent) | u(nodes)] = B S^½ c, where c minimises Σ_i w_i (u_i − (Φ S^½ c)_i)² + σ²|c|².

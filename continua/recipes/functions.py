@@ -27,7 +27,8 @@ class FunctionSettings:
     """``train`` functions on a grid of ``nodes`` along each direction, ``held_out`` others to be measured on.
 
     Data are generated on ``fine`` nodes once and kept. ``d``, ``m``, ``heads`` and ``depth`` are the native size,
-    ``modes`` counts the waves of the convolution along each direction; ``attention`` adds attention to each step.
+    ``modes`` counts the waves of the convolution along each direction; ``attention`` adds attention to each step,
+    ``sharp`` says that inputs have jumps.
     Matrices are trained by Muon at ``matrix_lr``, everything else by AdamW at ``lr``; ``order`` 1 is the loss in H¹.
     """
 
@@ -41,6 +42,7 @@ class FunctionSettings:
     depth: int = 4
     modes: int = 17
     attention: bool = False
+    sharp: bool = False
     batch: int = 20
     lr: float = 2e-3
     matrix_lr: float = 6e-3
@@ -67,7 +69,8 @@ class DarcySettings(FunctionSettings):
     fine: int = 141
     d: int = 32
     m: int = 64
-    modes: int = 10
+    modes: int = 14
+    sharp: bool = True
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,7 @@ def model_of(task: Functions, settings: FunctionSettings) -> Transformer:
         at=native,
         modes=settings.modes,
         attention=settings.attention,
-        stretch=1.25,
+        sharp=settings.sharp,
         scales=(_scale(inputs), _scale(outputs)),
     )
     model = Transformer(**parts)
