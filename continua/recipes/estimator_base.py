@@ -146,7 +146,7 @@ class SeriesEstimator(BaseEstimator):  # type: ignore[misc]
             seed=self.seed_,
             optimiser=ByRole(AdamW(chosen.lr, decay=chosen.decay)),
             schedule=Cosine(floor=0.02),
-            evaluate_every=max(self.steps // 5, 1),
+            evaluate_every=max(self.steps // 5, 1) if chosen.held_out else self.steps,
             watch=_Slow() if self.verbose else lambda at: None,
         )
         # in double precision a prediction does not depend, in any digit that counts, on what it is predicted beside

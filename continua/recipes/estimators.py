@@ -219,8 +219,7 @@ class ContinuaForecaster(RegressorMixin, SeriesEstimator):
     def predict(self, X: Any, times: Any = None, at: Any = None) -> Array:
         """The middle quantile: [n] or [n, q] for answers of one variable, [n, q, channels] otherwise."""
         check_is_fitted(self)
-        middle = min(range(len(self.quantiles)), key=lambda i: abs(self.quantiles[i] - 0.5))
-        found = self.predict_quantiles(X, times, at)[..., middle]
+        found = self.predict_quantiles(X, times, at)[..., Quantiles(tuple(self.quantiles)).middle]
         if self.channels_ == 1 or self.own_:
             found = found[..., 0]
         return found[:, 0] if self.flat_ and at is None else found

@@ -6,7 +6,7 @@ import torch
 
 from continua.axes import LeftEnd, Times, at
 from continua.errors import ConfigError
-from continua.fields import ByBasis, Nodal, Parametrisation
+from continua.fields import ByBasis, Expansion, Nodal, Parametrisation
 from continua.flow import Fixed, LieTrotter
 from continua.models import EncoderDecoder, Observations, Readout, Transformer
 from continua.models.build import continuous_axes, pre_norm, smooth_bases
@@ -100,7 +100,10 @@ def classifier(scale: Scale, classes: int, size: Size, settings: SeriesSettings,
 def forecaster(
     scale: Scale, quantiles: Quantiles, size: Size, settings: SeriesSettings, seed: int = 0
 ) -> EncoderDecoder:
-    """A history and questions in; for each question and channel a gate, a lowest quantile and steps up from it out."""
+    """A history and questions in; for each question and channel a gate, a middle quantile and steps from it out.
+
+    Its head starts at zero: the first answers are the guesses of ``question``.
+    """
     made = _Parts(size, settings)
     final = Readout(made.fixed, before=(LayerNorm(made.fixed),))
     history = Observations(made.fixed, scale.features, made.position)
@@ -112,4 +115,6 @@ def forecaster(
     decoder = Transformer(made.axes, made.native, asked, made.flow(cross), answer)
     model = EncoderDecoder(encoder, decoder)
     initialise(model, Scaled(), torch.Generator().manual_seed(seed))
+    if isinstance(answer.head, Expansion):
+        answer.head.reset(0.0, 0.0)
     return model

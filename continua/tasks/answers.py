@@ -22,9 +22,9 @@ FAR = 10.0  # standard deviations
 class Quantiles:
     """The levels that are answered, in rising order.
 
-    A model returns 1 + k numbers for each channel: a gate, the lowest quantile, and steps up from it. The steps go
-    through a softplus, so that quantiles never cross; σ(gate) says how much of the guess is added (what the
-    neighbouring observations say).
+    A model returns 1 + k numbers for each channel: a gate, the middle quantile, and the steps between neighbours. The
+    steps go through a softplus, so that quantiles never cross; σ(gate) says how much of the guess is added (what the
+    neighbouring observations say). All zeros are the guess, nearly, with a narrow band around it.
     """
 
     levels: tuple[float, ...] = (0.1, 0.5, 0.9)
@@ -37,9 +37,15 @@ class Quantiles:
     def read(self, answer: Tensor, guess: Tensor) -> Tensor:
         """Quantiles [b, q, c, k] from what a model answers [b, q, c(1 + k)] beside a guess [b, q, c]."""
         parts = answer.unflatten(-1, (guess.shape[-1], 1 + len(self.levels)))
-        gate, lowest, steps = parts[..., :1], parts[..., 1:2], parts[..., 2:]
-        base = torch.sigmoid(gate + 2.0) * guess[..., None].to(parts) + lowest
-        return torch.cat([base, base + softplus(steps).cumsum(-1)], -1)
+        gate, centre, steps = parts[..., :1], parts[..., 1:2], softplus(parts[..., 2:] - 2.0)
+        base = torch.sigmoid(gate + 4.0) * guess[..., None].to(parts) + centre
+        down, up = steps[..., : self.middle], steps[..., self.middle :]
+        return torch.cat([base - down.flip(-1).cumsum(-1).flip(-1), base, base + up.cumsum(-1)], -1)
+
+    @property
+    def middle(self) -> int:
+        """The place of the level nearest to ½."""
+        return min(range(len(self.levels)), key=lambda i: abs(self.levels[i] - 0.5))
 
     def pinball(self, quantiles: Tensor, target: Tensor) -> Tensor:
         """max(p(y − q), (p − 1)(y − q)), averaged over the levels p: zero only where every quantile is right."""
@@ -205,8 +211,8 @@ class Filling:
 
     @torch.no_grad()
     def evaluate(self, model: Any) -> Score:
-        """Mean pinball loss of hidden points, the same ones every time."""
-        return measured(self.quantiles, model, [self._of(generator_for("held filling"), 256, self.held)])
+        """Mean pinball loss of one batch of hidden points, the same ones every time."""
+        return measured(self.quantiles, model, [self._of(generator_for("held filling"), self.batch, self.held)])
 
 
 def example_of(scale: Scale, history: Ragged, times: Tensor, targets: Tensor) -> Example:
@@ -231,11 +237,10 @@ def _guess_of(example: Example) -> Tensor:
 def measured(quantiles: Quantiles, model: Any, examples: Iterable[Example]) -> Score:
     """Mean pinball loss and mean absolute error of the middle quantile over some examples."""
     loss, off, count = 0.0, 0.0, 0
-    middle = min(range(len(quantiles.levels)), key=lambda i: abs(quantiles.levels[i] - 0.5))
     for example in examples:
         answer, guess, counted = model(example.batch), _guess_of(example), example.counted
         loss += float(pinball_of(quantiles, answer, example))
-        error = (quantiles.read(answer, guess)[..., middle] - example.target).abs()
+        error = (quantiles.read(answer, guess)[..., quantiles.middle] - example.target).abs()
         off += float((error if counted is None else error * counted).sum())
         count += example.count
     return Score({"loss": loss / max(count, 1), "mae": off / max(count, 1)})
