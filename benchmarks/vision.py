@@ -28,7 +28,7 @@ from common import RESULTS, Row, environment, write
 
 from continua.models import Batch, Pixels, Scaled, Transformer, initialise, zoo
 from continua.optim import ByRole
-from continua.recipes.vision import FashionSettings, VisionSettings, classifier, optimiser_of
+from continua.recipes.vision import FashionSettings, VisionSettings, changes_of, classifier, optimiser_of
 from continua.tasks.images import (
     FASHION,
     Images,
@@ -123,8 +123,8 @@ def settings_of(job: Job) -> VisionSettings:
 def task_of(data: str, folder: Path) -> Images:
     """Digits, or Fashion-MNIST, with the changes of the recipes."""
     if data == "digits":
-        return digits(warp=VisionSettings.warp, missing=VisionSettings.missing)
-    return fashion_mnist(folder, warp=FashionSettings.warp, missing=FashionSettings.missing)
+        return digits(**changes_of(VisionSettings()))
+    return fashion_mnist(folder, **changes_of(FashionSettings()))
 
 
 def model_of(job: Job, task: Images) -> Transformer:

@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,10 @@ def test_training_images_are_warped_and_lack_pixels_by_seed_and_step() -> None:
     assert not torch.equal(first.batch.values, other.batch.values)
     assert first.batch.observed.shape == (81,)
     assert all(task.example(0, step).batch.observed.float().mean() >= 0.49 for step in range(20))
+    apart = replace(task, apart=True).example(0, 0).batch.observed
+    assert apart.shape == (6, 81)
+    assert len(set(apart.sum(-1).tolist())) > 1  # each image lacks its own share
+    assert apart.float().mean(-1).min() >= 0.49
     change = (first.batch.values - smooth).abs()
     assert change.amax((1, 2, 3)).min() > 0.01  # each is moved
     assert change.max() < 3 * 0.1 * 2.25  # three entries of 0.1 on coordinates up to 1, slopes of (1 + 2)·9/16 each

@@ -27,8 +27,7 @@ class VisionSettings:
     """``cells`` in each direction, polynomials up to ``degree``, windows of ``reach`` and a ``ridge`` (see ``Tiling``).
 
     ``d``, ``heads`` and ``depth`` are the native size. ``kernel_lr`` is Muon's, for kernels, ``lr`` AdamW's, for all
-    else. ``warp`` and ``missing`` change training images (see
-    ``Images``).
+    else. ``warp``, ``missing`` and ``apart`` change training images (see ``Images``).
     """
 
     cells: int = 2
@@ -44,6 +43,7 @@ class VisionSettings:
     decay: float = 0.05
     warp: float = 0.1
     missing: float = 0.75
+    apart: bool = True
     weights: int = 0  # the seed of the first weights
 
 
@@ -54,6 +54,7 @@ class FashionSettings(VisionSettings):
     cells: int = 4
     degree: int = 5
     warp: float = 0.05
+    apart: bool = False  # the fits of many cells are made once a batch then
     folder: str = str(FASHION)
     images: int | None = None
 
@@ -61,16 +62,20 @@ class FashionSettings(VisionSettings):
 @shipped
 def digits(settings: VisionSettings) -> Bundle:
     """Handwritten digits of 8×8 pixels, read at any resolution and with pixels missing."""
-    task = images_of_digits(settings.batch, warp=settings.warp, missing=settings.missing)
+    task = images_of_digits(settings.batch, **changes_of(settings))
     return bundle_of(settings, task, Training(steps=1200, evaluate_every=300))
 
 
 @shipped
 def fashion(settings: FashionSettings) -> Bundle:
     """Pictures of clothes of 28×28 pixels, read at any resolution and with pixels missing."""
-    changes = {"warp": settings.warp, "missing": settings.missing}
-    task = fashion_mnist(settings.folder, settings.batch, settings.images, **changes)
+    task = fashion_mnist(settings.folder, settings.batch, settings.images, **changes_of(settings))
     return bundle_of(settings, task, Training(steps=3000, evaluate_every=1000))
+
+
+def changes_of(settings: VisionSettings) -> dict[str, Any]:
+    """What training images go through."""
+    return {"warp": settings.warp, "missing": settings.missing, "apart": settings.apart}
 
 
 def bundle_of(settings: VisionSettings, task: Images, training: Training) -> Bundle:

@@ -27,8 +27,8 @@ class Images:
     """Images [n, channels, height, width] with a class each; the last share ``held_out`` of them is measured.
 
     Training images are changed at random: ``shift`` moves each by up to so many pixels; ``warp`` is the largest change
-    of an entry of an affine map of the square (turns, stretches, moves by parts of a pixel); of the pixels of a batch
-    a share up to ``missing`` is not observed (all its images lack the same ones).
+    of an entry of an affine map of the square (turns, stretches, moves by parts of a pixel); a share of the pixels, up
+    to ``missing``, is not observed: the same ones in all images of a batch, or, ``apart``, others in each.
     """
 
     pixels: Tensor
@@ -38,6 +38,7 @@ class Images:
     shift: int = 0
     warp: float = 0.0
     missing: float = 0.0
+    apart: bool = False
 
     def __post_init__(self) -> None:
         if self.pixels.dim() != 4 or len(self.pixels) != len(self.labels):
@@ -83,8 +84,9 @@ class Images:
             pixels = _warped(pixels, self.warp, generator)
         observed = None
         if self.missing:
-            share = self.missing * torch.rand((), generator=generator).item()
-            observed = observed_pixels(1, self.pixels.shape[2:].numel(), share, generator)[0]
+            share = self.missing * torch.rand(self.batch if self.apart else 1, generator=generator)
+            observed = observed_pixels(len(share), self.pixels.shape[2:].numel(), share, generator)
+            observed = observed if self.apart else observed[0]
         return Example(Batch(pixels, observed=observed), self.labels[chosen])
 
     def loss(self, answer: Tensor, example: Example) -> Tensor:
@@ -128,12 +130,16 @@ def resampled(images: Tensor, side: int) -> Tensor:
     return interpolate(images, (side, side), mode="bilinear", align_corners=False, antialias=shrinks)
 
 
-def observed_pixels(count: int, pixels: int, share: float, generator: torch.Generator) -> Tensor:
-    """Flags [count, pixels]: of each image another random ``share`` of the pixels is missing, never all of them."""
-    if not 0 <= share < 1:
+def observed_pixels(count: int, pixels: int, share: float | Tensor, generator: torch.Generator) -> Tensor:
+    """Flags [count, pixels]: of each image another random ``share`` of the pixels is missing, never all of them.
+
+    ``share`` is one for all images, or one for each.
+    """
+    shares = torch.as_tensor(share).expand(count)
+    if not bool(((shares >= 0) & (shares < 1)).all()):
         raise ConfigError("a share of the pixels is missing, not all", got=share, remedy="Use 0 ≤ share < 1.")
-    kept = max(1, round(pixels * (1 - share)))
-    return torch.rand(count, pixels, generator=generator).argsort(-1) < kept
+    kept = (pixels * (1 - shares)).round().clamp_min(1)
+    return torch.rand(count, pixels, generator=generator).argsort(-1) < kept[:, None]
 
 
 def point_sets(images: Tensor, observed: Tensor) -> Batch:
@@ -176,7 +182,7 @@ def _warped(images: Tensor, size: float, generator: torch.Generator) -> Tensor:
     )
 
 
-def digits(batch: int = 64, shift: int = 0, warp: float = 0.0, missing: float = 0.0) -> Images:
+def digits(batch: int = 64, shift: int = 0, **changes: Any) -> Images:
     """The 1,797 handwritten digits of 8×8 pixels that come with scikit-learn (Alpaydin and Kaynak 1998), shuffled."""
     if importlib.util.find_spec("sklearn") is None:
         remedy = "Install the extra: pip install 'continua[series]'."
@@ -187,7 +193,7 @@ def digits(batch: int = 64, shift: int = 0, warp: float = 0.0, missing: float = 
     order = torch.randperm(len(found.target), generator=generator_for("digits"))
     pixels = torch.from_numpy(found.images).float()[order, None] / 8.0 - 1.0
     labels = torch.from_numpy(found.target).long()[order]
-    return Images(pixels, labels, batch, shift=shift, warp=warp, missing=missing)
+    return Images(pixels, labels, batch, shift=shift, **changes)
 
 
 def read_idx(path: str | Path) -> Tensor:
