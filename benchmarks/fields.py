@@ -41,7 +41,6 @@ from continua.tasks.functions import Functions, predict, relative, scattered
 from continua.tasks.pairs import Pairs
 from continua.tasks.store import generated
 from continua.training import fit
-from continua.training.objective import Objective
 
 KEPT = RESULTS / "fields-runs.jsonl"
 RATES = (0, 1)  # two learning rates each
@@ -94,12 +93,12 @@ def step_of(contest: Contest, task: Functions, name: str) -> Any:
         model = peers.OnLattice(peers.fno(task, contest.peer_modes, contest.peer_width, 0), task)
         return lambda: peers.train(model, task, 1, 1e-3, 0, name == PEER_MUON)
     model, settings = ours(contest, task, name, 0, 0)
-    made, objective = optimiser_of(settings).make(model), Objective(task)
+    made = optimiser_of(settings).make(model)
 
     def step() -> None:
         example = task.example(0, 0)
         made.zero_grad()
-        (objective.task.loss(model(example.batch), example) / example.count).backward()
+        (task.loss(model(example.batch), example) / example.count).backward()
         made.step(0.1)
 
     return step
