@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import fields_peers as peers
 import torch
@@ -37,10 +38,12 @@ from continua.recipes.functions import (
     optimiser_of,
     stride_of,
 )
+from continua.tasks import packaged
 from continua.tasks.functions import Functions, predict, relative, scattered
 from continua.tasks.pairs import Pairs
 from continua.tasks.store import generated
 from continua.training import fit
+from tools.packages import NEURALOPERATOR, fetch
 
 KEPT = RESULTS / "fields-runs.jsonl"
 RATES = (0, 1)  # two learning rates each
@@ -59,6 +62,7 @@ class Contest:
     test: int
     peer_modes: int
     peer_width: int
+    sides: tuple[int, ...]
 
     def data(self) -> tuple[Functions, Pairs]:
         """The task with its validation functions, and the test functions on the fine grid."""
@@ -68,10 +72,33 @@ class Contest:
         seen, chosen = coarse.part(slice(0, s.train)), coarse.part(slice(s.train, s.train + s.held_out))
         return Functions(seen, chosen, s.batch, s.order), whole.part(slice(s.train + s.held_out, None))
 
+    def grids(self, fine: Pairs) -> dict[str, Pairs]:
+        """The test functions on uniform grids, by name."""
+        return {f"{side} uniform": fine.every(stride_of(fine, side)) for side in self.sides}
 
+
+@dataclass(frozen=True)
+class Packaged(Contest):
+    """The files inside the package of neuraloperator 0.3.0: learned on 16², asked on 32² too."""
+
+    def data(self) -> tuple[Functions, Pairs]:
+        """The first 900 of its training functions, the other 100, and its test functions."""
+        train, _, fine = packaged.darcy(fetch(NEURALOPERATOR))
+        s = self.settings
+        return Functions(train.part(slice(0, s.train)), train.part(slice(s.train, None)), s.batch, s.order), fine
+
+    def grids(self, fine: Pairs) -> dict[str, Pairs]:
+        """Its own two files."""
+        return {"16 uniform": packaged.darcy(fetch(NEURALOPERATOR))[1], "32 uniform": fine}
+
+
+SMALL = DarcySettings(train=900, held_out=100, nodes=16, d=48, modes=6)
 CONTESTS = {
-    "burgers": Contest("burgers", "burgers", BurgersSettings(held_out=128, modes=24), 110.0, 200, 17, 64),
-    "darcy": Contest("darcy", "darcy", DarcySettings(held_out=100), 240.0, 100, 12, 32),
+    "burgers": Contest(
+        "burgers", "burgers", BurgersSettings(held_out=128), 110.0, 200, 17, 64, (64, 128, 256, 512, 1024)
+    ),
+    "darcy": Contest("darcy", "darcy", DarcySettings(held_out=100), 240.0, 100, 12, 32, (29, 36, 71, 141)),
+    "packaged darcy": Packaged("packaged darcy", "", SMALL, 43.0, 50, 9, 32, (16, 32)),
 }
 OURS, PEER, PEER_MUON, ATTENTION = "Continua", "FNO", "FNO with Muon", "Continua with attention"
 MODELS = (OURS, PEER, PEER_MUON, ATTENTION)
@@ -132,10 +159,9 @@ def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[s
         quiet = {"evaluate_every": 10**9, "save_every": 10**9, "clip": None, "watch": lambda at: None}
         fit(model, task, optimiser=optimiser_of(settings), steps=steps, seed=seed, **quiet)
     found = {"validation": float(task.errors(model).mean())}
-    sides = (64, 128, 256, 512, 1024) if fine.axis.dim == 1 else (29, 36, 71, 141)
-    for side in sides:
-        found[f"{side} uniform"] = float(task.errors(model, fine.every(stride_of(fine, side))).mean())
-    for cloud, draws in clouds(fine).items():
+    for grid, pairs in contest.grids(fine).items():
+        found[grid] = float(task.errors(model, pairs).mean())
+    for cloud, draws in clouds(fine).items() if contest.generator else ():
         found[cloud] = statistics.mean(off_grid(contest, model, fine, points) for points in draws)
     return found
 
@@ -263,5 +289,4 @@ def table(contest: Contest, seeds: int, share: float) -> list[Row]:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
     main()
