@@ -14,20 +14,20 @@ _ROOMS = {
         "Axes Circle ClenshawCurtis Counting Discretisation GaussLegendre Grid Interval Midpoint Points "
         "Product ProductRule Samples Times Trapezoid at"
     ),
-    "fields": "BSpline ByBasis ByNetwork Cosine Cubic Fourier Generated Legendre Linear Nodal Trigonometric",
+    "fields": "BSpline ByBasis Cosine Cubic Fourier Generated Legendre Linear Nodal Trigonometric",
     "flow": (
         "RK4 Adaptive Checkpoint Direct Dopri5 Euler Fixed Flow Lean LieTrotter Recompute Reversible "
         "ReversibleSolver SaveAt Strang Tsit5 solve"
     ),
     "operators": (
         "ALiBi Attention Causal Constraint GELU LayerNorm Learned Pointwise RMSNorm ReLU "
-        "RelativeBias Rotary SiLU Sinusoidal Softmax SphereProjection Strided Window"
+        "RelativeBias Rotary SiLU Sinusoidal Softmax Strided Window"
     ),
     "models": "Batch EncoderDecoder Greedy Sample Transformer generate load stream zoo",
     "optim": "",
     "tasks": "",
     "training": "Elastic KineticEnergy Run fit",
-    "recipes": "",
+    "recipes": "ContinuaClassifier ContinuaForecaster",
     "lab": "pareto",
     "convert": "from_hf from_torch to_hf",
 }

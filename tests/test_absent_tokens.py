@@ -35,7 +35,7 @@ def discrete(norm: str, mask: Any = None, **readout: Any) -> ct.Transformer:
         "pre-norm": lambda: pre_norm(branches, lambda: ct.LayerNorm(weights)),
         "post-norm": lambda: post_norm(branches, lambda: ct.RMSNorm(weights)),
         "constraint": lambda: post_norm(branches, lambda: ct.Constraint(weights)),
-        "sphere": lambda: post_norm(branches, ct.SphereProjection),
+        "sphere": lambda: post_norm(branches, ct.operators.SphereProjection),
     }[norm]()
     answer = Readout(weights.autonomous(), **readout) if readout else None
     return ct.Transformer(axes, native, Given(), block, answer)

@@ -1,4 +1,7 @@
-"""Shipped recipes, each a function."""
+"""Shipped recipes, each a function; and estimators in the manner of scikit-learn, imported when first used."""
+
+import importlib
+from typing import Any
 
 from continua.recipes.cheatsheet import CheatsheetSettings, cheatsheet
 from continua.recipes.elastic import ElasticSettings, elastic
@@ -13,8 +16,15 @@ from continua.recipes.functions import (
 )
 from continua.recipes.recipe import SHIPPED, Bundle, Recipe, build, changes_of, parse, resume, start, tokens_of
 from continua.recipes.text import TextSettings, text
+from continua.recipes.vision import FashionSettings, VisionSettings, digits, fashion
 
 __all__ = [
+    "FashionSettings",
+    "VisionSettings",
+    "digits",
+    "fashion",
+    "ContinuaClassifier",
+    "ContinuaForecaster",
     "BurgersSettings",
     "DarcySettings",
     "FunctionSettings",
@@ -38,3 +48,11 @@ __all__ = [
     "text",
     "tokens_of",
 ]
+
+_ESTIMATORS = ("ContinuaClassifier", "ContinuaForecaster")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ESTIMATORS:
+        raise AttributeError(f"module 'continua.recipes' has no attribute {name!r}")
+    return getattr(importlib.import_module("continua.recipes.estimators"), name)
