@@ -12,8 +12,10 @@ from continua.lab import predict
 from continua.lab.complexity import evaluations
 from continua.models import Batch, Tokens
 from continua.models.build import discrete_axes
-from continua.operators import Parts
+from continua.models.functions import function_parts
+from continua.operators import Local, Parts
 from tests.families import FAMILIES
+from tests.refusals import refused
 
 aten = torch.ops.aten
 FUSED = {  # torch has formulas for the CUDA kernels; the CPU one does the same work
@@ -170,3 +172,18 @@ def test_mistakes_are_answered():
     odd = ct.Transformer(model.axes, model.native, model.embed, ct.operators.Parts((Unknown(),)))
     with pytest.raises(ConfigError, match="Unknown"):
         predict(odd, 1, 4)
+
+
+@pytest.mark.spec("A13")
+def test_convolution_by_waves_is_counted_and_quick_kernels_are_refused() -> None:
+    sizes = {"at": ct.at(d=16, h=2, m=16, z=2), "modes": 6, "attention": False}
+    model = ct.Transformer(**function_parts(ct.Circle(), 64, **sizes))
+    with FlopCounterMode(display=False) as counter:
+        model(Batch(torch.zeros(2, 64, 1)))
+    found = predict(model, 2, 64)
+    angles = 2 * 64 * 6  # of the waves at the nodes, made once at bind
+    assert sum(cost.forward * cost.times for cost in found.costs) + angles == counter.get_total_flops()
+    quick = ct.zoo.gpt2(vocab=11, d=8, heads=2, depth=1, context=16)
+    quick.block.parts[0].inner.kernel = Local(2.0)
+    with refused(ConfigError, "Local", "benchmarks/long.py"):
+        predict(quick, 1, 8)

@@ -24,6 +24,7 @@ from continua.models import (
     View,
     Widened,
 )
+from continua.models.latent import Latent
 from continua.operators import (
     Apply,
     Attention,
@@ -36,8 +37,10 @@ from continua.operators import (
     Position,
     PreNorm,
     Project,
+    Quick,
     RMSNorm,
     Skip,
+    SpectralConvolution,
     SphereProjection,
     depth_grid,
 )
@@ -184,11 +187,26 @@ def linear(name: str, rows: int, inputs: int, outputs: int, kept: int = 0) -> Co
 
 
 @work.register
+def _convolution(operator: SpectralConvolution, n: Sizes) -> list[Cost]:
+    """To the waves and back, by dense matrices (less on a product of lines), the product for each wave, and beside."""
+    rows, waves = n.b * n.t, 2 * operator.count
+    costs = [
+        linear("to waves", n.b * n.d, n.t, waves, rows * n.d),
+        linear("waves", n.b * operator.count, 2 * n.d, 2 * n.d, n.b * waves * n.d),
+        linear("from waves", n.b * n.d, waves, n.t, n.b * waves * n.d),
+    ]
+    return [*costs, linear("beside", rows, n.d, n.d)] if operator.beside is not None else costs
+
+
+@work.register
 def _attention(operator: Attention, n: Sizes) -> list[Cost]:
     """Projections of queries, keys, values and the output; scores and their integral.
 
     Kept: the input (once for the three projections), queries, keys, values, the answer and its normaliser.
     """
+    if isinstance(operator.kernel, Quick):
+        got, remedy = type(operator.kernel).__name__, "Measure it: benchmarks/long.py does."
+        raise ConfigError("the cost of a kernel without all pairs depends on the nodes", got=got, remedy=remedy)
     tokens, sources = n.b * n.t, n.rows if operator.cross else n.b * n.t
     groups, inner = n.h if operator.groups is None else operator.groups, n.h * n.e
     biased = type(operator.position).pair_bias is not Position.pair_bias
@@ -268,6 +286,8 @@ def _embedding(embed: Any, n: Sizes) -> list[Cost]:
     if isinstance(embed, Widened):
         own = linear("embedding", n.b * n.t, embed.size, n.d, kept=n.b * n.t * embed.size)
         return [*_embedding(embed.embed, replace(n, d=embed.size)), own]
+    if isinstance(embed, Latent):
+        return _embedding(embed.inner, n)
     if isinstance(embed, Observations | Patches):
         entries = embed.channels if isinstance(embed, Observations) else embed.pixels.entries
         once = 2 * n.b * n.t * entries * n.d
