@@ -1,6 +1,6 @@
 """Irregular series: real gaps filled with quantiles, and speakers told apart while points go missing.
 
-    python examples/series.py      about two minutes on one core; writes runs/series-example/{gap,missing}.png
+    python examples/series.py      about three minutes on one core; writes runs/series-example/{gap,missing}.png
 
 CO2 above Mauna Loa and JapaneseVowels are taken out of the packages statsmodels and aeon (20 MB, fetched once).
 Needs scikit-learn (pip install 'continua[series]').
@@ -56,6 +56,7 @@ def gap(steps: int, path: Path) -> Path:
             print(f"hidden weeks: {errors[0]:.2f} ppm off, a straight line {errors[1]:.2f}")
             assert errors[0] < errors[1] or steps < 300, errors
         panel.set(title=title, xlabel="year", ylabel="CO$_2$ (ppm)")
+        panel.xaxis.get_major_locator().set_params(integer=True)
         panel.grid(color=FAINT, lw=0.4)
         panel.legend(frameon=False, fontsize=8)
     return save(plt, figure, path)
