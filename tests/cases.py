@@ -33,8 +33,10 @@ from continua.models import (
     zoo,
 )
 from continua.models.build import continuous_axes, discrete_axes, post_norm, pre_norm, smooth_bases
+from continua.models.cells import Cells, FromCells, Tiling
 from continua.models.functions import function_parts
 from continua.models.init import GPT2Init, Scaled, Xavier
+from continua.models.stem import Convolution
 from continua.operators import Attention, Causal, Drop, LayerNorm, Parts, Pointwise, Skip, Softmax
 from tests.measure import random, stirred
 
@@ -278,6 +280,24 @@ def of_fields(
     return Transformer(axes, native, Observations(fixed, CHANNELS, op.Sinusoidal(axes)), block, readout)
 
 
+def convolved() -> Transformer:
+    """A series model with local fits instead of attention."""
+    axes, native = continuous_axes(SMOOTH, t=Times())
+    w = ByBasis(axes, smooth_bases(axes, native, 2))
+    block = pre_norm((Convolution(w, radii=(0.7,)), Pointwise(w)), lambda: LayerNorm(w))
+    embed = Observations(w.autonomous(), CHANNELS)
+    return Transformer(axes, native, embed, block, Readout(w.autonomous(), 3, before=(LayerNorm(w.autonomous()),)))
+
+
+def in_cells() -> Transformer:
+    """Functions of a square in cells; absent points are answered too, so the laws of tokens do not hold."""
+    axes, native = continuous_axes(SMOOTH, t=SQUARE)
+    w = ByBasis(axes, smooth_bases(axes, native, 2))
+    fixed, tiling = w.autonomous(), Tiling(SQUARE, (2, 3))
+    block = pre_norm((Attention(w), Pointwise(w)), lambda: LayerNorm(w))
+    return Transformer(axes, native, Cells(fixed, tiling, CHANNELS), block, FromCells(fixed, tiling, 3))
+
+
 def with_bases(**bases: fd.Basis) -> Callable[[Axes, Discretisation], ByBasis]:
     """Smooth nodal weights, some letters replaced."""
     return lambda axes, native: ByBasis(axes, {**smooth_bases(axes, native, 2), **bases})
@@ -381,6 +401,7 @@ MODELS: dict[str, Case] = {
     "functions on a square": Case(
         lambda: Transformer(**function_parts(SQUARE, 4, (CHANNELS, 3), at=SMOOTH, modes=2, attention=False)), scattered
     ),
+    "convolution in time": Case(convolved, series),
     "pooled": Case(lambda: of_fields(with_bases(), pool=True), series),
     "spectral": Case(
         lambda: of_fields(with_bases(d=fd.Fourier(5), m=fd.Fourier(5), h=fd.Cosine(2), z=fd.BSpline(3))), series
@@ -420,6 +441,9 @@ MODELS: dict[str, Case] = {
     },
     **{f"mask {mask}": Case(lambda mask=mask: discrete(mask=mask)) for mask in MASKS},
 }
+
+
+OTHER_MODELS = {"cells": in_cells}  # tested by name
 
 
 @functools.cache

@@ -42,7 +42,7 @@ class Convolution(Operator):
             raise ConfigError("polynomials count from degree zero", got=degree, remedy="Use degree=2.")
         self.radii, self.degree = tuple(radii), degree
         count = len(self.radii) * (degree + 1)
-        self.kernel = nn.ModuleList(weights.field("zd", std=gain * count**-0.5) for _ in range(count))
+        self.kernel = nn.ModuleList(weights.field("zd", std=gain * count**-0.5) for _ in range(count))  # type: ignore[misc]
 
     def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
         """Read c, and make the matrices of the fits once for all depths."""

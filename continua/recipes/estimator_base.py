@@ -66,7 +66,7 @@ class _Slow:
         self.bar.close()
 
 
-class SeriesEstimator(BaseEstimator):  # type: ignore[misc]
+class SeriesEstimator(BaseEstimator):
     """What both estimators share: reading series, training, saving."""
 
     d: int
