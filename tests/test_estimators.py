@@ -194,7 +194,7 @@ def test_without_answers_it_learns_to_fill_in() -> None:
 def test_answers_of_another_scale_are_learned_and_unknown_ones_left_out() -> None:
     x, t = sines(24)
     y = 1e4 + 1e3 * x.mean(1)
-    model = ContinuaForecaster(**{**TINY, "d": 16}, steps=100, settings=SeriesSettings(lr=1e-2)).fit(x, y, times=t)
+    model = ContinuaForecaster(**{**TINY, "d": 16}, steps=200, settings=SeriesSettings(lr=1e-2)).fit(x, y, times=t)
     assert model.score(x, y, times=t) > 0.5
     two = np.stack([y, np.full(24, np.nan)], 1)
     assert np.isfinite(ContinuaForecaster(**TINY, steps=2).fit(x, two, times=t).predict(x, times=t)).all()
