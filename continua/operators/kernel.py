@@ -93,25 +93,13 @@ class Dot:
 
 @register
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(Dot):
     """κ = exp(τ ∫ Q K dμ(e)), τ = mass(e)^(−½) unless ``temperature`` is given (T5: 1).
 
     Discrete case: scaled dot-product attention.
     """
 
     temperature: float | None = None
-    is_dot: ClassVar[bool] = True
-    over_keys: ClassVar[str] = "c"
-
-    def scale(self, e: Axis) -> float:
-        """mass(e)^(−½): 1/√d_head on counting axes, one on [0, 1] with mass one."""
-        return mass_of(e) ** -0.5 if self.temperature is None else self.temperature
-
-    def scores(
-        self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b h s e"], scale: float
-    ) -> Float[Tensor, "b h t s"]:
-        """τ ⟨q, k⟩."""
-        return scale * q @ k.mT
 
 
 @register

@@ -28,9 +28,28 @@ def _rounding(t: Grid, s: Grid) -> float:
     return 4 * torch.finfo(t.nodes.dtype).eps * largest
 
 
+@dataclass(frozen=True)
+class _Blocks(Dot):
+    """Exact attention of blocks of queries to the few sources that they may see."""
+
+    is_exact: ClassVar[bool] = True
+    order: ClassVar[float] = torch.inf
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h t e"],
+        k: Float[Tensor, "b g s e"],
+        v: Float[Tensor, "b g s e"],
+        plan: Any,
+        args: Any,
+    ) -> Float[Tensor, "b h t e"]:
+        """Softmax attention block by block."""
+        return attend_runs(q, k, v, plan, args)
+
+
 @register
 @dataclass(frozen=True)
-class Local(Dot):
+class Local(_Blocks):
     """κ = exp(τ ∫QK dμ(e)) where |t − s| ≤ radius, zero elsewhere: O(n·w) time and memory for w sources in a window.
 
     Exactly softmax attention under ``Window(radius)``, on stamps of any kind and in any order, with any other mask
@@ -38,8 +57,6 @@ class Local(Dot):
     """
 
     radius: float
-    is_exact: ClassVar[bool] = True
-    order: ClassVar[float] = torch.inf
 
     def __post_init__(self) -> None:
         _positive("Local", self.radius)
@@ -62,21 +79,10 @@ class Local(Dot):
             check_runs(plan, {**args, "quick": made}, t)
         return made
 
-    def attend(
-        self,
-        q: Float[Tensor, "b h t e"],
-        k: Float[Tensor, "b g s e"],
-        v: Float[Tensor, "b g s e"],
-        plan: Any,
-        args: Any,
-    ) -> Float[Tensor, "b h t e"]:
-        """Softmax attention block by block."""
-        return attend_runs(q, k, v, plan, args)
-
 
 @register
 @dataclass(frozen=True)
-class Comb(Dot):
+class Comb(_Blocks):
     """κ = exp(τ ∫QK dμ(e)) where t − s is within ``width``/2 of a multiple of ``stride``, zero elsewhere.
 
     Exactly softmax attention under ``Strided(stride, width)``: sources are sorted by their phase s mod stride, where
@@ -86,8 +92,6 @@ class Comb(Dot):
 
     stride: float
     width: float = 0.0
-    is_exact: ClassVar[bool] = True
-    order: ClassVar[float] = torch.inf
 
     def __post_init__(self) -> None:
         _positive("Comb", self.stride)
@@ -112,17 +116,6 @@ class Comb(Dot):
         if plan.unsure:
             check_runs(plan, {**args, "quick": made}, t)
         return made
-
-    def attend(
-        self,
-        q: Float[Tensor, "b h t e"],
-        k: Float[Tensor, "b g s e"],
-        v: Float[Tensor, "b g s e"],
-        plan: Any,
-        args: Any,
-    ) -> Float[Tensor, "b h t e"]:
-        """Softmax attention block by block."""
-        return attend_runs(q, k, v, plan, args)
 
 
 Pair = tuple[Tensor, Tensor]
