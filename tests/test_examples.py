@@ -59,3 +59,23 @@ def test_the_elastic_example_keeps_its_promises(tmp_path) -> None:
     done = subprocess.run(script, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "pareto.png").stat().st_size > 20_000
+
+
+DRAWN = [
+    pytest.param(
+        "functions", ("functions", "functions-resolution", "functions-roll-out"), marks=pytest.mark.spec("B3")
+    ),
+    pytest.param("pde_data", ("pde-data",), marks=pytest.mark.spec("B3")),
+    pytest.param("long_attention", ("long-attention",), marks=pytest.mark.spec("A5")),
+    pytest.param("vision", ("vision",), marks=pytest.mark.spec("B6")),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "pictures"), DRAWN)
+def test_the_examples_of_fields_keep_their_promises(name, pictures, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("CONTINUA_CACHE", str(tmp_path / "cache"))
+    script = [sys.executable, str(ROOT / "examples" / f"{name}.py"), "--out", str(tmp_path)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all((tmp_path / f"{picture}.png").stat().st_size > 10_000 for picture in pictures)
