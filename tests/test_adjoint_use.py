@@ -33,6 +33,7 @@ from continua.flow import (
     solve,
 )
 from continua.flow.recompute import LEAF, PIECES
+from continua.lab.memory import uncollected
 from tests.cases import ALL_SOLVERS, EXACT_ADJOINTS, INEXACT_ADJOINTS
 from tests.flows import BOTH, MATRICES, SPAN, START, learning, pulled, start, towards
 from tests.measure import gap, random
@@ -224,7 +225,7 @@ def saved(adjoint, steps: int) -> int:
     def f(z, x, a):
         return torch.tanh(x @ a)
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+    with uncollected(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         end = solve(f, x0, SPAN, args=weights, solver=solver, control=Fixed(steps), adjoint=adjoint).final
     assert end.grad_fn is not None
     events = [event for event in record.profiler.kineto_results.events() if event.name() == "[memory]"]

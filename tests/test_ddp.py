@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from continua.flow import RK4, Direct, Fixed, ReversibleSolver, solve
+from continua.training.distributed import settle
 from tests.cases import EXACT_ADJOINTS, INEXACT_ADJOINTS
 from tests.measure import gap, random
 
@@ -67,7 +68,7 @@ def work(rank: int, folder: str) -> None:
         for j, gradient in enumerate(gradients(model, data(rank))):
             found[f"{i}.{j}"] = gradient
     save_file(found, place / f"{rank}.safetensors")
-    torch.distributed.barrier()  # as in training.distributed.joined
+    settle()
     torch.distributed.destroy_process_group()
 
 

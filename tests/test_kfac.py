@@ -27,6 +27,7 @@ from continua.operators.depth import depth_grid
 from continua.optim import KFAC, AdamW, ByRole, Constant, about, kfac
 from continua.optim.roles import Role
 from continua.training import Run, fit
+from continua.training.distributed import settle
 from tests import cases
 from tests.measure import EXACT, gap, random
 from tests.refusals import refused
@@ -388,7 +389,7 @@ def work(rank: int, folder: str, size: int) -> None:
         made.step(1.0)
     save_file({name: p.detach() for name, p in module.named_parameters()}, place / f"{size}-{rank}.safetensors")
     if size > 1:
-        torch.distributed.barrier()  # as in training.distributed.joined
+        settle()
         torch.distributed.destroy_process_group()
 
 

@@ -16,6 +16,7 @@ from continua.axes import Grid, counting
 from continua.errors import SolveError
 from continua.fields import counted
 from continua.flow import Checkpoint, Direct, Fixed, LieTrotter, SaveAt
+from continua.lab.memory import uncollected
 from continua.models import Given
 from continua.models.build import discrete_axes, pre_norm
 from continua.operators import Additive, Attention, Context, LayerNorm, Neighbours, Parts, Pointwise, depth_grid
@@ -32,7 +33,7 @@ D, HEADS = 4, 1
 
 def peak(run: Callable[[], object]) -> int:
     """The most bytes that were alive at once during ``run``, beyond those alive before."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+    with uncollected(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         kept = run()
     del kept
     events = [event for event in record.profiler.kineto_results.events() if event.name() == "[memory]"]

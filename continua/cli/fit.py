@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from continua.cli.run import held_out_of
 from continua.cli.sizes import parse_at
 from continua.errors import ConfigError
 from continua.recipes import SHIPPED, build, changes_of, parse, resume, start
@@ -28,10 +29,8 @@ def run(recipe: str, changes: list[str], text: Path | None, wish: str, folder: P
     if os.environ.get("RANK", "0") != "0":  # one of many processes: the first one speaks
         return
     home = fitted.run.folder if fitted.run is not None else "."
-    measured = [line for line in fitted.history if "validation_loss" in line]
-    scores = {
-        k.removeprefix("validation_"): v for k, v in (measured or [{}])[-1].items() if k.startswith("validation_")
-    }
+    measured = [scores for line in fitted.history if (scores := held_out_of(line))]
+    scores = measured[-1] if measured else {}
     shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
     console.print(f"{fitted.ended}: {home}" + (f"  held-out: {shown}" if shown else ""))
     if fitted.ended == "interrupted":

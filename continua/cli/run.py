@@ -1,5 +1,6 @@
 """``continua inspect RUN``: how a run went, and how its model does at other sizes."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from continua.recipes import build, changes_of
 from continua.tasks import Text
 from continua.training import Run
 
+HELD_OUT = "validation_"
 WINDOWS = 16  # of held-out text for each size: a quick look, not a benchmark
 
 
@@ -22,9 +24,10 @@ def show(console: Console, run: Run, model: Any) -> None:
     )
     history = run.history()
     table = Table("step", "loss", "held-out", "seconds a step", title="history")
-    measured = [line for line in history if "validation_loss" in line]
+    measured = [line for line in history if held_out_of(line)]
     for line in measured[:: max(1, len(measured) // 12)] or history[-1:]:
-        held_out = f"{line['validation_loss']:.4f}" if "validation_loss" in line else "-"
+        scores = held_out_of(line)
+        held_out = f"{next(iter(scores.values())):.4f}" if scores else "-"
         table.add_row(
             str(line["step"]), f"{line.get('loss', float('nan')):.4f}", held_out, f"{line.get('seconds', 0):.3f}"
         )
@@ -34,6 +37,11 @@ def show(console: Console, run: Run, model: Any) -> None:
             console.print(f"note  {line['note']}", markup=False)
     if "recipe" in about:
         _drift(console, run, model)
+
+
+def held_out_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """What a line of a history says of held-out data, the main number first."""
+    return {key.removeprefix(HELD_OUT): value for key, value in line.items() if key.startswith(HELD_OUT)}
 
 
 def _drift(console: Console, run: Run, model: Any) -> None:

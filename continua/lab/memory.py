@@ -25,7 +25,7 @@ def peak_bytes(work: Callable[[], object]) -> int:
         if (used := torch.cuda.max_memory_allocated() - before) > 0:
             return used
     kinds = [torch.profiler.ProfilerActivity.CPU]
-    with silent(), _uncollected(), torch.profiler.profile(activities=kinds, profile_memory=True) as log:
+    with silent(), uncollected(), torch.profiler.profile(activities=kinds, profile_memory=True) as log:
         work()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
@@ -40,9 +40,10 @@ def peak_bytes(work: Callable[[], object]) -> int:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Garbage that is collected in the middle would be missing from the peak, at another place each time."""
+def uncollected() -> Iterator[None]:
+    """Collect garbage now and not in the middle, where it would be missing from what is alive, each time elsewhere."""
     before = gc.isenabled()
+    gc.collect()
     gc.disable()
     try:
         yield

@@ -145,7 +145,7 @@ def resume(folder: str | Path, changes: Mapping[str, Any] | None = None) -> Fitt
     about = _about(run.about["recipe"], changed, bundle)
     for key in ("tokens", *bundle.about):
         if json.loads(json.dumps(about[key])) != run.about.get(key):
-            remedy = "Give it the data it was started with, or start a new run."
+            remedy = f"Give it the {'data' if key == 'data' else 'text'} it was started with, or start a new run."
             raise RunError(f"this run was started with another {_NAMES.get(key, key)}", got=run.folder, remedy=remedy)
     return _fit(bundle, run, about if changes else None)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from continua.errors import RunError
 from continua.typing import Tensor
+
+SETTLING = 0.3  # seconds
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,19 @@ def joined() -> Iterator[World]:
     try:
         yield World(rank, size, device)
         if started:
-            dist.barrier()  # gloo hangs if it is destroyed while its threads still let go of the last gradients
+            settle()
     finally:
         if started:
             dist.destroy_process_group()
+
+
+def settle() -> None:
+    """Wait for all processes, and until the threads of gloo have let go of the last gradients.
+
+    They need the interpreter for that, and who destroys a group or its reducer holds it and waits for them.
+    """
+    dist.barrier()
+    time.sleep(SETTLING)
 
 
 def wrapped(objective: nn.Module, world: World, sharded: bool) -> nn.Module:

@@ -25,6 +25,7 @@ from continua.flow import (
     walk,
 )
 from continua.flow.walk import NODES
+from continua.lab.memory import uncollected
 from continua.models import Batch, Given
 from continua.models.build import continuous_axes, pre_norm
 from continua.operators import Attention, LayerNorm, Pointwise
@@ -161,7 +162,7 @@ def allocated(run: Any) -> int:
     """All bytes that were ever asked for."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+    with uncollected(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         run()
     events = [event for event in record.profiler.kineto_results.events() if event.name() == "[memory]"]
     return sum(max(event.nbytes(), 0) for event in events)
