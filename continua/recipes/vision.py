@@ -53,6 +53,7 @@ class FashionSettings(VisionSettings):
 
     cells: int = 4
     degree: int = 5
+    kernel_lr: float = 0.01
     warp: float = 0.05
     apart: bool = False  # the fits of many cells are made once a batch then
     folder: str = str(FASHION)
