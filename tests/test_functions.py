@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from continua.axes import Circle, Interval, Points, Product, ProductRule, Trapezoid, at, grid_on
+from continua.axes import Circle, Interval, Points, Product, ProductRule, Times, Trapezoid, at, grid_on
 from continua.cli import app
 from continua.cli.predict import read, write
 from continua.errors import ConfigError, GridError, ShapeError
@@ -205,6 +205,8 @@ def test_points_outside_are_refused() -> None:
         made(Batch(torch.zeros(1, 3).double()))
     with refused(ConfigError, "Points", "Circle()"):
         function_parts(Points(4), 8)
+    with refused(ConfigError, "Times", "Circle()"):
+        function_parts(Times(0.0, 1.0), 8)
 
 
 # --- training, prediction --------------------------------------------------------------------------------------------

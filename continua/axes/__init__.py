@@ -1,6 +1,19 @@
 """Axes, grids and quadrature rules: where every sum becomes an integral."""
 
-from continua.axes.axis import ALIASES, WIDTHS, Axes, Axis, Circle, Interval, Points, Product, Times, mass_of, with_mass
+from continua.axes.axis import (
+    ALIASES,
+    WIDTHS,
+    Axes,
+    Axis,
+    Circle,
+    Interval,
+    Points,
+    Product,
+    Times,
+    factors,
+    mass_of,
+    with_mass,
+)
 from continua.axes.corrected import corrected
 from continua.axes.discretisation import Discretisation, at
 from continua.axes.grid import Grid, counting
@@ -15,6 +28,7 @@ from continua.axes.rules import (
     Rule,
     Trapezoid,
     default_rule,
+    factor_rules,
     grid_key,
     grid_on,
 )
@@ -49,6 +63,8 @@ __all__ = [
     "corrected",
     "counting",
     "default_rule",
+    "factor_rules",
+    "factors",
     "grid_key",
     "grid_on",
     "mass_of",

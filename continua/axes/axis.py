@@ -139,6 +139,15 @@ def with_mass(axis: Axis, native: int) -> Axis:
     return axis if axis.mass is not None else replace(axis, mass=float(native))
 
 
+def factors(axis: Axis) -> tuple[Interval | Circle, ...]:
+    """The lines whose product a domain is; an interval or circle is its own only one."""
+    if isinstance(axis, Product):
+        return axis.factors
+    if isinstance(axis, Interval | Circle):
+        return (axis,)
+    raise GridError("functions live on intervals, circles and their products", got=axis, remedy="Choose one of these.")
+
+
 def mass_of(axis: Axis) -> float:
     """μ(axis) as a number; an interval or circle without a mass weighs its length."""
     if axis.mass is not None:

@@ -186,6 +186,11 @@ class ProductRule:
         raise GridError("ProductRule fits a Product only", got="a single axis", remedy="Use one of its factors.")
 
 
+def factor_rules(rule: Rule) -> tuple[Rule, ...]:
+    """The rule of each direction: those of a ``ProductRule``, or the rule itself."""
+    return rule.factors if isinstance(rule, ProductRule) else (rule,)
+
+
 def radical_inverse(n: int) -> Array:
     """Van der Corput sequence 0, ½, ¼, ¾, …: the binary digits of k mirrored at the point."""
     k = np.arange(n)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from continua.axes import Axis, Circle, Grid, Interval, Midpoint, Product, ProductRule, grid_on, mass_of
+from continua.axes import Axis, Circle, Grid, Interval, Midpoint, Product, ProductRule, factors, grid_on, mass_of
 from continua.config import register
 from continua.errors import ConfigError, GridError, ShapeError
 from continua.fields import Parametrisation, kernel_std
@@ -58,7 +58,7 @@ class Tiling:
     @property
     def lines(self) -> tuple[Interval | Circle, ...]:
         """The factors of the domain."""
-        return self.axis.factors if isinstance(self.axis, Product) else (self.axis,)  # type: ignore[return-value]
+        return factors(self.axis)
 
     @property
     def count(self) -> int:

@@ -8,11 +8,12 @@ from continua.axes import (
     Discretisation,
     LeftEnd,
     Points,
-    Product,
-    ProductRule,
     Rule,
+    Times,
     at,
     default_rule,
+    factor_rules,
+    factors,
 )
 from continua.errors import ConfigError
 from continua.fields import ByBasis, Nodal, Parametrisation
@@ -55,7 +56,7 @@ def function_parts(
     it knows of no origin: a shifted input has a shifted answer. ``scales`` = (mean, spread) of inputs and outputs;
     ``sharp`` inputs have jumps (see ``Latent``). Weights are free at each native step and constant between.
     """
-    if isinstance(axis, Points):
+    if isinstance(axis, Points | Times):
         raise ConfigError(
             "functions live on a continuous domain", got=axis, remedy="Use Circle(), Interval(), Product."
         )
@@ -76,9 +77,7 @@ def function_parts(
 
 def _resolved(axis: Axis, rule: Rule) -> tuple[int, ...]:
     """How many waves the latent grid tells apart: of double period along intervals."""
-    factors = axis.factors if isinstance(axis, Product) else (axis,)
-    rules = rule.factors if isinstance(rule, ProductRule) else (rule,)
-    pairs = zip(factors, rules, strict=True)
+    pairs = zip(factors(axis), factor_rules(rule), strict=True)
     return tuple(max(1, each.n // 2 if isinstance(factor, Circle) else each.n) for factor, each in pairs)
 
 

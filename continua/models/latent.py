@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from continua.axes import Axis, Circle, Grid, Product, ProductRule, Rule, Samples, grid_on
+from continua.axes import Axis, Circle, Grid, Rule, Samples, factor_rules, factors, grid_on
 from continua.config import register
 from continua.errors import ConfigError, GridError, ShapeError
 from continua.fields import Cubic, Nodal, Parametrisation, Trigonometric
@@ -110,9 +110,8 @@ class Latent(nn.Module):
 
     def nearest(self, values: Float[Tensor, "b n c"], seen: Grid) -> Float[Tensor, "b m c"]:
         """The value at the nearest observed node, around circles too."""
-        factors = self.axis.factors if isinstance(self.axis, Product) else (self.axis,)
         square: Tensor | float = 0.0
-        for i, factor in enumerate(factors):
+        for i, factor in enumerate(factors(self.axis)):
             gap = (self.grid.nodes[:, i : i + 1].to(seen.nodes) - seen.nodes[..., i][..., None, :]).abs()
             gap = torch.minimum(gap, factor.length - gap) if isinstance(factor, Circle) else gap
             square = square + gap.square()
@@ -165,14 +164,13 @@ class AskedReadout(Readout):
 
 def between(axis: Axis, rule: Rule, nodes: Float[Tensor, "*b n k"]) -> Float[Tensor, "*b n m"]:
     """The matrix that reads a function on the grid of ``rule`` at other nodes."""
-    factors = axis.factors if isinstance(axis, Product) else (axis,)
-    rules = rule.factors if isinstance(rule, ProductRule) else (rule,)
-    if len(factors) != len(rules):
+    lines, rules = factors(axis), factor_rules(rule)
+    if len(lines) != len(rules):
         raise ConfigError("a latent grid needs a rule for each direction", got=rule, remedy="Use ProductRule((…)).")
     made: Tensor | None = None
-    for i, (factor, each) in enumerate(zip(factors, rules, strict=True)):
-        basis = Nodal(each, Trigonometric() if isinstance(factor, Circle) else Cubic())
-        part = basis.matrix(factor, nodes[..., i : i + 1].double())
+    for i, (line, each) in enumerate(zip(lines, rules, strict=True)):
+        basis = Nodal(each, Trigonometric() if isinstance(line, Circle) else Cubic())
+        part = basis.matrix(line, nodes[..., i : i + 1].double())
         made = part if made is None else (made[..., :, None] * part[..., None, :]).flatten(-2)
     if made is None:
         raise ConfigError("a domain has at least one direction", got=axis, remedy="Use Circle().")
@@ -181,22 +179,20 @@ def between(axis: Axis, rule: Rule, nodes: Float[Tensor, "*b n k"]) -> Float[Ten
 
 def edged(axis: Axis) -> tuple[int, ...]:
     """The directions in which a domain has edges."""
-    factors = axis.factors if isinstance(axis, Product) else (axis,)
-    return tuple(i for i, factor in enumerate(factors) if not isinstance(factor, Circle))
+    return tuple(i for i, line in enumerate(factors(axis)) if not isinstance(line, Circle))
 
 
 def inside(axis: Axis, nodes: Float[Tensor, "*b n k"]) -> None:
     """Refuse points outside the domain; a circle has no outside."""
-    factors = axis.factors if isinstance(axis, Product) else (axis,)
-    if nodes.shape[-1] != len(factors):
-        remedy = f"Give points of shape [n, {len(factors)}]."
-        raise GridError(f"the domain has dimension {len(factors)}", got=list(nodes.shape), remedy=remedy)
-    for i, factor in enumerate(factors):
-        start, end = getattr(factor, "start", None), getattr(factor, "end", None)
-        if isinstance(factor, Circle) or start is None or end is None:
+    lines = factors(axis)
+    if nodes.shape[-1] != len(lines):
+        remedy = f"Give points of shape [n, {len(lines)}]."
+        raise GridError(f"the domain has dimension {len(lines)}", got=list(nodes.shape), remedy=remedy)
+    for i, line in enumerate(lines):
+        if isinstance(line, Circle):
             continue
-        off = (nodes[..., i] < start - 1e-9) | (nodes[..., i] > end + 1e-9)
+        off = (nodes[..., i] < line.start - 1e-9) | (nodes[..., i] > line.end + 1e-9)
         if bool(off.any()):
             worst = nodes[..., i][off][0].item()
-            remedy = f"Coordinate {i} runs from {start:g} to {end:g}: rescale the points, or leave them out."
+            remedy = f"Coordinate {i} runs from {line.start:g} to {line.end:g}: rescale the points, or leave them out."
             raise GridError("points must lie in the domain", got=f"{worst:g}", remedy=remedy)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from continua.axes import Axis, Circle, Grid, Interval, Product, corrected
+from continua.axes import Axis, Circle, Grid, Interval, Product, corrected, factors
 from continua.errors import ConfigError
 from continua.typing import Float, Tensor
 
@@ -42,7 +42,7 @@ class Waves:
     @property
     def lines(self) -> tuple[Interval | Circle, ...]:
         """The factors of the domain."""
-        return self.axis.factors if isinstance(self.axis, Product) else (self.axis,)  # type: ignore[return-value]
+        return factors(self.axis)
 
     @property
     def periods(self) -> tuple[float, ...]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from continua.axes import Circle, Grid, Samples
+from continua.axes import Circle, Grid, Samples, factors
 from continua.errors import ConfigError
 from continua.models import Batch
-from continua.tasks.pairs import Pairs, factors
+from continua.tasks.pairs import Pairs
 from continua.tasks.task import Example, Score, generator_for
 from continua.typing import Float, Tensor
 

@@ -13,15 +13,15 @@ from continua.axes import (
     Interval,
     LeftEnd,
     Midpoint,
-    Product,
     ProductRule,
     Rule,
     Samples,
     Trapezoid,
+    factors,
     grid_key,
     grid_on,
+    mass_of,
 )
-from continua.axes.axis import mass_of
 from continua.errors import ConfigError, GridError, ShapeError
 from continua.typing import Tensor
 
@@ -154,15 +154,6 @@ class Pairs:
             got, remedy = f"{rows.start}:{rows.stop}:{rows.step}", f"There are {len(self)}."
             raise ConfigError(f"no pair of {self.name} is chosen", got=got, remedy=remedy)
         return replace(self, inputs=chosen, outputs=self.outputs[rows])
-
-
-def factors(axis: Axis) -> tuple[Interval | Circle, ...]:
-    """The lines whose product the domain is."""
-    if isinstance(axis, Product):
-        return axis.factors
-    if isinstance(axis, Interval | Circle):
-        return (axis,)
-    raise GridError("functions live on intervals, circles and their products", got=axis, remedy="Choose one of these.")
 
 
 def lattice(axis: Axis, *lines: Tensor) -> Tensor:
