@@ -20,7 +20,7 @@ COURANT = 1.5  # radians by which the flow turns the shortest wave in a step; ET
 UNRESOLVED = 1e-2  # share of the shortest waves at which a path is refused
 
 
-class Waves(NamedTuple):
+class TorusWaves(NamedTuple):
     """The Fourier waves exp(i(k_x x + k_y y)) of a real field on an n × n torus."""
 
     x: Tensor  # k_x [n, 1]
@@ -31,7 +31,7 @@ class Waves(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8)
-def waves(n: int) -> Waves:
+def waves(n: int) -> TorusWaves:
     """The waves of an n × n torus of side 1."""
     if n < 8 or n % 2:
         raise ConfigError("a torus needs an even number of nodes, 8 or more", got=n, remedy="Use 64.")
@@ -39,7 +39,7 @@ def waves(n: int) -> Waves:
     y = 2 * math.pi * torch.arange(n // 2 + 1, dtype=torch.float64)[None]
     square = x * x + y * y
     kept = torch.maximum(x.abs(), y) < 2 * math.pi * n / 3
-    return Waves(x, y, square, torch.where(square > 0, 1 / square.clamp_min(1.0), 0.0), kept)
+    return TorusWaves(x, y, square, torch.where(square > 0, 1 / square.clamp_min(1.0), 0.0), kept)
 
 
 def velocity(vorticity: Float[Tensor, "*b n n"]) -> tuple[Tensor, Tensor]:
