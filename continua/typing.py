@@ -12,6 +12,8 @@ from torch import Tensor
 
 Letter = str
 State = Float[Tensor, "b t d"]
+PerQuery = Float[Tensor, "b h t e"]  # in every head: queries, or answers to them
+PerSource = Float[Tensor, "b g s e"]  # in every group of heads: keys, or values
 Args = Any  # a pytree (dict, list, tuple) whose leaves are tensors
 VectorFunction = Callable[[float, Any, Args], Any]
 
@@ -24,6 +26,8 @@ __all__ = [
     "Int",
     "Letter",
     "Mapping",
+    "PerQuery",
+    "PerSource",
     "Sequence",
     "State",
     "Tensor",

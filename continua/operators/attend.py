@@ -8,7 +8,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from continua.axes.grid import absent
-from continua.typing import Float, Tensor
+from continua.typing import Float, PerQuery, PerSource, Tensor
 
 BLOCK = 1024  # query rows at a time where the score bias is a full matrix: bounds the bytes of one block
 HALF = (torch.bfloat16, torch.float16)
@@ -55,13 +55,8 @@ def attend_gradients(
 
 
 def attend_fused(
-    q: Float[Tensor, "b h t e"],
-    k: Float[Tensor, "b g s e"],
-    v: Float[Tensor, "b g s e"],
-    scale: float,
-    causal: bool,
-    key_bias: Tensor | None,
-) -> Float[Tensor, "b h t e"]:
+    q: PerQuery, k: PerSource, v: PerSource, scale: float, causal: bool, key_bias: Tensor | None
+) -> PerQuery:
     """Fused attention. A bias of each key rides as one more column, [q, 1]·[k, bias/scale], so ``is_causal`` stays.
 
     A float mask that needs a gradient is refused together with ``is_causal``, and a full bias costs n² bytes.
@@ -102,13 +97,13 @@ def fused_with(bias: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, grou
 
 
 def attend_blocked(
-    q: Float[Tensor, "b h t e"],
-    k: Float[Tensor, "b g s e"],
-    v: Float[Tensor, "b g s e"],
+    q: PerQuery,
+    k: PerSource,
+    v: PerSource,
     scale: float,
     bias: Callable[[slice], Tensor],
     scores: Scores | None = None,
-) -> Float[Tensor, "b h t e"]:
+) -> PerQuery:
     """Attention with a bias for each pair, made for one block of query rows at a time.
 
     ``scores`` replaces scale·⟨q, k⟩. With gradients every block is computed again on the way back, so that training

@@ -14,7 +14,7 @@ from continua.operators.kernel import Dot
 from continua.operators.position import Position
 from continua.operators.scores import Plan, part
 from continua.operators.sources import only_causal, overhang
-from continua.typing import Float, Tensor
+from continua.typing import PerQuery, PerSource, Tensor
 
 ROWS = 256  # tokens of a causal block
 FEATURES = 1 << 16  # features at a time, of one head: what stays in a processor's cache
@@ -61,14 +61,7 @@ class PositiveFeatures(Dot):
         dot_alone(plan, "PositiveFeatures")
         return {"over": overhang(t, ROWS)} if only_causal(plan, "PositiveFeatures") else {}
 
-    def attend(
-        self,
-        q: Float[Tensor, "b h t e"],
-        k: Float[Tensor, "b g s e"],
-        v: Float[Tensor, "b g s e"],
-        plan: Any,
-        args: Any,
-    ) -> Float[Tensor, "b h t e"]:
+    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, args: Any) -> PerQuery:
         """φ(q)·Σ φ(k) w V over φ(q)·Σ φ(k) w."""
         dtype = torch.promote_types(q.dtype, torch.float32)
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))

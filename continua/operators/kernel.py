@@ -8,7 +8,7 @@ from torch.nn.functional import leaky_relu
 from continua.axes import Axis, Grid, mass_of
 from continua.config import register
 from continua.operators.mask import Mask
-from continua.typing import Float, Tensor
+from continua.typing import Float, PerQuery, PerSource, Tensor
 
 
 @runtime_checkable
@@ -56,14 +56,7 @@ class Quick(Kernel, Protocol):
         """What depends on the nodes alone, made once for all depths; refuses what it cannot serve."""
         ...
 
-    def attend(
-        self,
-        q: Float[Tensor, "b h t e"],
-        k: Float[Tensor, "b g s e"],
-        v: Float[Tensor, "b g s e"],
-        plan: Any,
-        args: Any,
-    ) -> Float[Tensor, "b h t e"]:
+    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, args: Any) -> PerQuery:
         """∫ α(t, s) V(s) dμ(s), or its approximation."""
         ...
 

@@ -12,7 +12,7 @@ from continua.operators.kernel import Dot, Kernel, Softmax
 from continua.operators.mask import Mask, Strided, Window
 from continua.operators.runs import attend_runs, check_runs, runs, sorted_along, stamps
 from continua.operators.scores import Plan
-from continua.typing import Float, Tensor
+from continua.typing import PerQuery, PerSource, Tensor
 
 SLACK = 4e-6  # a run is a hair wider than the mask's own hair; the mask decides
 
@@ -35,14 +35,7 @@ class _Blocks(Dot):
     is_exact: ClassVar[bool] = True
     order: ClassVar[float] = torch.inf
 
-    def attend(
-        self,
-        q: Float[Tensor, "b h t e"],
-        k: Float[Tensor, "b g s e"],
-        v: Float[Tensor, "b g s e"],
-        plan: Any,
-        args: Any,
-    ) -> Float[Tensor, "b h t e"]:
+    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, args: Any) -> PerQuery:
         """Softmax attention block by block."""
         return attend_runs(q, k, v, plan, args)
 

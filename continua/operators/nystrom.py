@@ -12,7 +12,7 @@ from continua.operators.features import dot_alone
 from continua.operators.kernel import Dot
 from continua.operators.scores import Plan
 from continua.operators.sources import at_quantiles, in_time, masses, only_causal, reference
-from continua.typing import Float, Tensor
+from continua.typing import PerQuery, PerSource, Tensor
 
 CHUNK = 1024  # tokens at a time
 
@@ -40,14 +40,7 @@ class Nystrom(Dot):
         there = at_quantiles(masses(s), nodes, in_time(s))
         return {"keys": there, "queries": there if plan.itself else at_quantiles(masses(t), nodes, in_time(t))}
 
-    def attend(
-        self,
-        q: Float[Tensor, "b h t e"],
-        k: Float[Tensor, "b g s e"],
-        v: Float[Tensor, "b g s e"],
-        plan: Any,
-        args: Any,
-    ) -> Float[Tensor, "b h t e"]:
+    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, args: Any) -> PerQuery:
         """C A⁺ (R w V) over C A⁺ (R w 1)."""
         dtype = torch.promote_types(q.dtype, torch.float32)
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1).to(dtype) for x in (k, v))

@@ -17,7 +17,7 @@ from continua.operators.kernel import Dot
 from continua.operators.mask import Causal
 from continua.operators.position import Position
 from continua.operators.scores import Plan, part
-from continua.typing import Float, Tensor
+from continua.typing import PerQuery, PerSource, Tensor
 
 ROWS = 128  # rows of a causal block: those see their own block exactly
 
@@ -128,14 +128,7 @@ class FewSources(Dot):
         blocks = [at_quantiles(weights[:, :start], nodes) for start in range(ROWS, len(t), ROWS)]
         return {"past": blocks, "over": overhang(t, ROWS)}
 
-    def attend(
-        self,
-        q: Float[Tensor, "b h t e"],
-        k: Float[Tensor, "b g s e"],
-        v: Float[Tensor, "b g s e"],
-        plan: Any,
-        args: Any,
-    ) -> Float[Tensor, "b h t e"]:
+    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, args: Any) -> PerQuery:
         """Softmax attention to the sources."""
         made, (_, omega) = args["quick"], reference(self.rule, self.step)
         if "past" in made:

@@ -14,7 +14,7 @@ from continua.operators.kernel import Flat, Kernel
 from continua.operators.mask import Causal, Mask
 from continua.operators.position import Position
 from continua.operators.scores import Plan
-from continua.typing import Float, Tensor
+from continua.typing import Float, PerQuery, PerSource, Tensor
 
 FAINT = 1e-3  # a normaliser below this part of the largest would carry too much of the transform's round-off
 
@@ -84,14 +84,7 @@ class Stationary:
             raise GridError("Stationary convolves along its own times", got=got, remedy="Use kernel=Flat() there.")
         return {"lattice": _lattice(t)}
 
-    def attend(
-        self,
-        q: Float[Tensor, "b h t e"],
-        k: Float[Tensor, "b g s e"],
-        v: Float[Tensor, "b g s e"],
-        plan: Any,
-        args: Any,
-    ) -> Float[Tensor, "b h t e"]:
+    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, args: Any) -> PerQuery:
         """Two convolutions and a quotient."""
         dtype, n = torch.promote_types(q.dtype, torch.float32), q.shape[2]
         v = v.repeat_interleave(q.shape[1] // v.shape[1], 1).to(dtype)
