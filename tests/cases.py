@@ -15,30 +15,52 @@ from continua import axes as ax
 from continua import fields as fd
 from continua import flow as fl
 from continua import operators as op
-from continua.axes import Axes, Circle, Counting, Discretisation, Interval, Points, Product, Times, at
-from continua.fields import ByBasis, ByNetwork, Nodal, Parametrisation, counted
-from continua.flow import Fixed
+from continua.axes import Circle, Counting, Interval, Points, Times
+from continua.fields import ByNetwork, Nodal, Parametrisation
 from continua.models import (
-    Bank,
     Batch,
-    EncoderDecoder,
-    Given,
     Greedy,
-    Observations,
-    Pixels,
-    Readout,
     Sample,
-    Tokens,
     Transformer,
     zoo,
 )
-from continua.models.build import continuous_axes, discrete_axes, post_norm, pre_norm, smooth_bases
-from continua.models.cells import Cells, FromCells, Tiling
+from continua.models.build import post_norm
 from continua.models.functions import function_parts
 from continua.models.init import GPT2Init, Scaled, Xavier
-from continua.models.stem import Convolution
-from continua.operators import Attention, Causal, Drop, LayerNorm, Parts, Pointwise, Skip, Softmax
-from tests.measure import random, stirred
+from continua.operators import Attention, Causal, Drop, LayerNorm, Pointwise, Skip, Softmax
+from tests.cases_models import (
+    CHANNELS,
+    LINE,
+    PIXELS,
+    RING,
+    SIZES,
+    SMOOTH,
+    SQUARE,
+    STEPS,
+    WORDS,
+    albert,
+    asked,
+    convolved,
+    described,
+    discrete,
+    encoder_decoder,
+    features,
+    in_cells,
+    layer,
+    learned,
+    of_fields,
+    on_ring,
+    paired,
+    patches,
+    scattered,
+    series,
+    states,
+    unnormed,
+    with_bases,
+    with_memory,
+    words,
+)
+from tests.measure import stirred
 
 # --- axes ------------------------------------------------------------------------------------------------------------
 
@@ -58,7 +80,6 @@ INTERVALS = [
 
 INTERPOLATIONS = [fd.Hold(), fd.Linear(), fd.Cubic(), fd.Trigonometric()]
 
-LINE, RING = Interval(-1.0, 2.0), Circle(3.0)
 BASES: dict[str, tuple[ax.Axis, Callable[[], fd.Basis]]] = {
     "counted": (Points(7), lambda: Nodal(Counting(7))),
     "hold": (LINE, lambda: Nodal(ax.LeftEnd(7))),
@@ -163,7 +184,7 @@ FIELD_POSITIONS: dict[str, Callable[[Parametrisation], op.Position]] = {  # on c
     "waves": lambda w: op.WaveBias(w, 3),
 }
 ENCODINGS: dict[str, Callable[[Parametrisation], op.Encoding]] = {
-    "learned": lambda w: op.Learned(w, 16),
+    "learned": learned,
     "sinusoidal": lambda w: op.Sinusoidal(w.axes),
 }
 NORMS: dict[str, Callable[[Parametrisation], op.Operator]] = {
@@ -180,167 +201,7 @@ NORMS: dict[str, Callable[[Parametrisation], op.Operator]] = {
 SCHEMES = [GPT2Init(), Scaled(), Xavier()]
 SAMPLINGS = [Greedy(), Greedy(repetition_penalty=1.2), Sample(0.7, 40, 0.9, 1.1)]
 
-# --- models: width 8, 2 heads of 4, 12 hidden, 2 steps; 11 words or 2 channels ---------------------------------------
-
-WORDS, CHANNELS, STEPS = 11, 2, 2
-COUNTED = discrete_axes(8, 2, 12, STEPS)
-SMOOTH = at(d=8, h=2, e=4, m=12, z=STEPS)
-
-
-def words(count: int = 6, seed: int = 0) -> Batch:
-    """Token numbers, the second sample padded."""
-    ids = torch.randint(WORDS, (2, count), generator=torch.Generator().manual_seed(seed))
-    return Batch(ids, observed=torch.arange(count) < torch.tensor([[count], [count - 2]]))
-
-
-def series(count: int = 6, seed: int = 0) -> Batch:
-    """Observations at irregular times, one of them missing."""
-    times = random(2, count, seed=seed, low=0.0).cumsum(-1) / count * 3
-    observed = torch.ones(2, count, dtype=torch.bool)
-    observed[1, 2] = False
-    return Batch(random(2, count, CHANNELS, seed=seed), times=times, observed=observed)
-
-
-def scattered(count: int = 12, seed: int = 0) -> Batch:
-    """Observations at scattered points of a square."""
-    return Batch(random(2, count, CHANNELS, seed=seed), times=random(2, count, 2, seed=seed, low=0.0))
-
-
-def on_ring(count: int = 9, seed: int = 0) -> Batch:
-    """Functions observed at scattered points of a circle."""
-    return Batch(random(2, count, CHANNELS, seed=seed), times=random(2, count, seed=seed, low=0.0))
-
-
-def paired() -> Batch:
-    """Words beside other words."""
-    return Batch(words().values, source=words(count=5, seed=1))
-
-
-PIXELS = Pixels(4, 6, channels=2, patch=(2, 2))
-
-
-def patches() -> Batch:
-    """Images, already laid out as patch vectors behind the class token."""
-    return Batch(PIXELS.cut(random(2, 2, 4, 6), first=1))
-
-
-def features() -> Batch:
-    """Features of counted nodes."""
-    return Batch(random(2, 6, CHANNELS))
-
-
-def described() -> Batch:
-    """Words beside observations."""
-    return Batch(words().values, source=Batch(random(2, 5, CHANNELS)))
-
-
-def asked() -> Batch:
-    """Questions in time beside a history; the zeros stand for nothing."""
-    return Batch(torch.zeros(2, 4), times=random(2, 4, seed=5, low=0.0), source=series())
-
-
-def states() -> Batch:
-    """A state as it is."""
-    return Batch(random(2, 6, 8))
-
-
-def discrete(
-    *,
-    branches: Callable[[Parametrisation], tuple[op.Operator, ...]] | None = None,
-    encoding: str | None = "learned",
-    norm: str = "LayerNorm",
-    place: Callable[..., Parts] = pre_norm,
-    solver: fl.Solver | None = None,
-    **attention: Any,
-) -> Transformer:
-    """A word model on counting axes; ``attention`` goes to the attention operator."""
-    axes, native = COUNTED
-    native = native if solver is None else native.replace(z=Fixed(STEPS, solver))
-    w = counted(axes, STEPS)
-    if callable(attention.get("position")):
-        attention["position"] = attention["position"](w)
-    made = (Attention(w, **attention), Pointwise(w)) if branches is None else branches(w)
-    embed = Tokens(w.autonomous(), WORDS, encoding and ENCODINGS[encoding](w.autonomous()))
-    readout = Readout(w.autonomous(), WORDS, before=(LayerNorm(w.autonomous()),))
-    return Transformer(axes, native, embed, place(made, lambda: NORMS[norm](w)), readout)
-
-
-def of_fields(
-    make: Callable[[Axes, Discretisation], Parametrisation], d: ax.Axis = RING, pool: bool = False, drop: float = 0.0
-) -> Transformer:
-    """A series model on continuous axes whose weights are fields of one kind."""
-    axes, native = continuous_axes(SMOOTH, t=Times(), d=d)
-    w = make(axes, native)
-    fixed = w.autonomous()
-    branches: tuple[op.Operator, ...] = (Attention(w, mask=Causal(), density=True), Pointwise(w, op.SiLU()))
-    if drop:
-        branches = tuple(Drop(branch, drop, constant=True) for branch in branches)
-    block = pre_norm(branches, lambda: LayerNorm(w))
-    readout = Readout(fixed, 3, before=(LayerNorm(fixed),), bias=True, pool=pool)
-    return Transformer(axes, native, Observations(fixed, CHANNELS, op.Sinusoidal(axes)), block, readout)
-
-
-def convolved() -> Transformer:
-    """A series model with local fits instead of attention."""
-    axes, native = continuous_axes(SMOOTH, t=Times())
-    w = ByBasis(axes, smooth_bases(axes, native, 2))
-    block = pre_norm((Convolution(w, radii=(0.7,)), Pointwise(w)), lambda: LayerNorm(w))
-    embed = Observations(w.autonomous(), CHANNELS)
-    return Transformer(axes, native, embed, block, Readout(w.autonomous(), 3, before=(LayerNorm(w.autonomous()),)))
-
-
-def in_cells() -> Transformer:
-    """Functions of a square in cells; absent points are answered too, so the laws of tokens do not hold."""
-    axes, native = continuous_axes(SMOOTH, t=SQUARE)
-    w = ByBasis(axes, smooth_bases(axes, native, 2))
-    fixed, tiling = w.autonomous(), Tiling(SQUARE, (2, 3))
-    block = pre_norm((Attention(w), Pointwise(w)), lambda: LayerNorm(w))
-    return Transformer(axes, native, Cells(fixed, tiling, CHANNELS), block, FromCells(fixed, tiling, 3))
-
-
-def with_bases(**bases: fd.Basis) -> Callable[[Axes, Discretisation], ByBasis]:
-    """Smooth nodal weights, some letters replaced."""
-    return lambda axes, native: ByBasis(axes, {**smooth_bases(axes, native, 2), **bases})
-
-
-def unnormed(branches: tuple[op.Operator, ...], norm: Callable[[], op.Operator]) -> Parts:
-    """Neither pre- nor post-norm."""
-    return Parts(branches)
-
-
-def encoder_decoder() -> EncoderDecoder:
-    """Two stacks; the second looks at the first."""
-    axes, native = COUNTED
-    w = counted(axes, STEPS)
-    fixed = w.autonomous()
-    encoder = zoo.bert(vocab=WORDS, d=8, heads=2, depth=STEPS, context=16, m=12)
-    branches = (Attention(w, mask=Causal()), Attention(w, cross=True), Pointwise(w, op.ReLU()))
-    embed = Tokens(fixed, WORDS, op.Learned(fixed, 16))
-    readout = Readout(fixed, WORDS, before=(op.RMSNorm(fixed),), tied=True)
-    return EncoderDecoder(encoder, Transformer(axes, native, embed, pre_norm(branches, lambda: op.RMSNorm(w)), readout))
-
-
-def albert(masked_lm: bool = False) -> Transformer:
-    """One autonomous field, a table that is narrower than the state."""
-    return zoo.albert((WORDS, 5), d=8, heads=2, depth=STEPS, context=16, m=12, masked_lm=masked_lm)
-
-
-def with_memory(separate: bool, alone: bool = False) -> Any:
-    """A decoder with a memory bank, beside an encoder or alone."""
-    axes, native = COUNTED
-    w = counted(axes, STEPS)
-    branches = (Attention(w, mask=Causal()), Attention(w, cross=True), Pointwise(w))
-    embed = Tokens(w.autonomous(), WORDS, op.Learned(w.autonomous(), 16))
-    readout, bank = Readout(w.autonomous(), WORDS), Bank(w.autonomous(), 3, separate)
-    decoder = Transformer(axes, native, embed, pre_norm(branches, lambda: LayerNorm(w)), readout, bank)
-    return decoder if alone else EncoderDecoder(zoo.bert(**SIZES), decoder)
-
-
-def layer() -> Transformer:
-    """Layers on their own: a state in, a state out."""
-    axes, native = COUNTED
-    w = counted(axes)  # one set of weights for all depths
-    return Transformer(axes, native, Given(), post_norm((Attention(w), Pointwise(w)), lambda: LayerNorm(w)))
+# --- models, made in cases_models.py ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -362,8 +223,6 @@ def is_causal(model: nn.Module) -> bool:
     return any(part.mask is not None and part.mask.is_causal for part in attentions)
 
 
-SIZES = {"vocab": WORDS, "d": 8, "heads": 2, "depth": STEPS, "context": 16, "m": 12}
-SQUARE = Product((Interval(), Circle()))
 MODELS: dict[str, Case] = {
     "gpt2": Case(lambda: zoo.gpt2(**SIZES)),
     "bert": Case(lambda: zoo.bert(**SIZES)),
@@ -423,12 +282,12 @@ MODELS: dict[str, Case] = {
     # at rest, as every law but those of dropout wants them
     "dropout": Case(lambda: discrete(branches=lambda w: (Drop(Attention(w), 0.3), Drop(Pointwise(w), 0.2))).eval()),
     "dropout, constant in depth": Case(lambda: of_fields(with_bases(), drop=0.3).eval(), series),
-    "sinusoidal": Case(lambda: discrete(encoding="sinusoidal")),
+    "sinusoidal": Case(lambda: discrete(encoding=ENCODINGS["sinusoidal"])),
     "no norm": Case(lambda: discrete(place=unnormed)),
     "parallel": Case(lambda: discrete(solver=fl.Euler())),
     **{f"stepped by {s}": Case(lambda s=s: discrete(solver=s, place=post_norm)) for s in [SOLVERS[-1], *SPLITTINGS]},
-    **{f"after {name}": Case(lambda name=name: discrete(norm=name)) for name in list(NORMS)[1:5]},
-    **{f"before {name}": Case(lambda name=name: discrete(norm=name, place=post_norm)) for name in NORMS},
+    **{f"after {name}": Case(lambda name=name: discrete(norm=NORMS[name])) for name in list(NORMS)[1:5]},
+    **{f"before {name}": Case(lambda name=name: discrete(norm=NORMS[name], place=post_norm)) for name in NORMS},
     **{f"position {name}": Case(lambda p=p: discrete(position=p)) for name, p in POSITIONS.items()},
     **{
         f"causal, position {name}": Case(lambda name=name: discrete(position=POSITIONS[name], mask=Causal()))

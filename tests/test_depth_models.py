@@ -15,7 +15,8 @@ from continua.errors import SolveError, SolveFailed
 from continua.flow import RK4, Adaptive, Dopri5, Euler, Fixed, LieTrotter, Strang, Tsit5, solve
 from continua.models import Batch
 from continua.models.batch import place
-from tests.cases import MODELS, discrete, words
+from tests.cases import MODELS
+from tests.cases_models import discrete, words
 from tests.measure import gap, random, slope, stirred
 from tests.refusals import refused
 

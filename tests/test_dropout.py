@@ -24,7 +24,8 @@ from continua.flow import (
 from continua.models.build import pre_norm
 from continua.operators import Attention, Context, Drop, LayerNorm, Parts, Pointwise
 from tests.bound import COUNTED, DEPTHS, counted_grids, double
-from tests.cases import MODELS, discrete, unnormed, words
+from tests.cases import MODELS
+from tests.cases_models import discrete, unnormed, words
 from tests.exact import gradients, worst
 from tests.measure import gap, random
 from tests.refusals import refused

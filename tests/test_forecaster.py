@@ -9,7 +9,7 @@ from torch import Tensor
 import continua as ct
 from continua.errors import GridError, ShapeError
 from continua.operators import Window
-from tests.cases import SMOOTH, described
+from tests.cases_models import SMOOTH, described
 from tests.measure import gap, random, slope, stirred
 from tests.refusals import refused
 

@@ -17,7 +17,8 @@ from continua.flow import RK4, Euler, Fixed, LieTrotter, Strang
 from continua.models import Batch, EncoderDecoder, Readout
 from continua.models.build import post_norm
 from continua.operators import Causal, Strided, Window
-from tests.cases import ENCODINGS, NORMS, POSITIONS, WORDS, Case, discrete, encoder_decoder
+from tests.cases import ENCODINGS, NORMS, POSITIONS, Case
+from tests.cases_models import WORDS, discrete, encoder_decoder
 from tests.exact import EXACT, gap
 from tests.exact import stirred as with_noise
 from tests.refusals import refused
@@ -72,8 +73,8 @@ CASES: dict[str, Callable[[], Any]] = {
     "encoder-decoder": encoder_decoder,
     **{f"mask {m}": lambda m=m: discrete(mask=m) for m in (Causal() & Window(3.0), Strided(2.0) & Causal())},
     **{f"position {p}": lambda p=p: discrete(position=POSITIONS[p], encoding=None, **CAUSAL) for p in POSITIONS},
-    **{f"encoding {e}": lambda e=e: discrete(encoding=e, **CAUSAL) for e in ENCODINGS},
-    **{f"norm {n}": lambda n=n: discrete(norm=n, place=post_norm, **CAUSAL) for n in NORMS},
+    **{f"encoding {e}": lambda e=e: discrete(encoding=ENCODINGS[e], **CAUSAL) for e in ENCODINGS},
+    **{f"norm {n}": lambda n=n: discrete(norm=NORMS[n], place=post_norm, **CAUSAL) for n in NORMS},
     **{
         f"stepped by {s}": lambda s=s: discrete(solver=s, position=POSITIONS["rotary"], **CAUSAL)
         for s in (Euler(), RK4(), LieTrotter(RK4()), Strang(), Strang(RK4()))

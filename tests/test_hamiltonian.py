@@ -24,7 +24,7 @@ from continua.training import (
     Whole,
 )
 from continua.training.hamiltonian import HamiltonianPath, hamiltonian
-from tests import cases
+from tests import cases, cases_models
 from tests.measure import gap, random, slope, stirred
 
 
@@ -48,7 +48,7 @@ def example_of(batch: Any) -> Example:
 def autonomous(solver: Solver, steps: int) -> Transformer:
     """One set of smooth weights for all depths."""
     torch.manual_seed(0)
-    axes, native = cases.COUNTED
+    axes, native = cases_models.COUNTED
     w = counted(axes)
     block = pre_norm((Attention(w), Pointwise(w)), lambda: LayerNorm(w))
     model = stirred(Transformer(axes, native.replace(z=Fixed(steps, solver)), Given(), block))
@@ -199,7 +199,7 @@ def test_the_gradient_without_the_running_cost_is_wrong() -> None:
 
 @pytest.mark.spec("T2")
 def test_on_the_sphere_the_velocity_is_the_tangent_one() -> None:
-    axes, native = cases.COUNTED
+    axes, native = cases_models.COUNTED
     torch.manual_seed(0)
     w = counted(axes)
     block = pre_norm((Attention(w), Pointwise(w)), lambda: LayerNorm(w))

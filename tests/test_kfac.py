@@ -20,8 +20,9 @@ from continua import config
 from continua import fields as fd
 from continua import flow as fl
 from continua.errors import ConfigError
-from continua.fields import ByBasis
+from continua.fields import ByBasis, counted
 from continua.models import Batch, Given, Transformer
+from continua.models.build import discrete_axes
 from continua.operators import Integral, Parts, Pointwise
 from continua.operators.depth import depth_grid
 from continua.optim import KFAC, AdamW, ByRole, Constant, about, kfac
@@ -66,8 +67,8 @@ class Plain(nn.Module):
 
 def same_model(plain: Plain) -> Transformer:
     """The same as a flow on counting axes."""
-    axes, native = cases.discrete_axes(WIDTH, 1, HIDDEN, LAYERS)
-    made = Transformer(axes, native, Given(), Parts((Pointwise(cases.counted(axes, LAYERS)),))).double()
+    axes, native = discrete_axes(WIDTH, 1, HIDDEN, LAYERS)
+    made = Transformer(axes, native, Given(), Parts((Pointwise(counted(axes, LAYERS)),))).double()
     inner: Any = made.block.parts[0]
     with torch.no_grad():
         for field, layers in ((inner.w1, plain.first), (inner.w2, plain.second)):
@@ -293,8 +294,8 @@ def test_an_ill_conditioned_line_is_fitted_faster_than_by_gradient_descent() -> 
     least = (x @ torch.linalg.lstsq(x, y).solution - y).square().sum(-1).mean().item() / 2
 
     def above(make: Any) -> float:
-        axes, native = cases.discrete_axes(WIDTH, 1, WIDTH, 1)
-        operator = Integral(cases.counted(axes).autonomous(), bias=False).double()
+        axes, native = discrete_axes(WIDTH, 1, WIDTH, 1)
+        operator = Integral(counted(axes).autonomous(), bias=False).double()
         optimiser, loss = make(operator), torch.zeros(())
         for _ in range(50):
             optimiser.zero_grad()

@@ -12,7 +12,8 @@ from continua.errors import ConfigError
 from continua.fields import counted
 from continua.models import Bank
 from continua.operators import Attention, Context, depth_grid
-from tests.cases import COUNTED, made
+from tests.cases import made
+from tests.cases_models import COUNTED
 from tests.exact import gap, gradients, numbers, worst
 from tests.refusals import refused
 

@@ -33,7 +33,8 @@ from continua.operators import (
 from continua.operators.sources import at_quantiles, reference
 from continua.operators.stationary import _quick_length
 from tests.bound import COUNTED, COUNTED_AXES, apply, counted_grids, double
-from tests.cases import KERNELS, discrete, words
+from tests.cases import KERNELS
+from tests.cases_models import discrete, words
 from tests.measure import EXACT, gap, random, slope, stirred
 from tests.refusals import refused
 

@@ -28,7 +28,8 @@ from continua.errors import ConfigError
 from continua.flow import RK4, Euler, Fixed, LieTrotter
 from continua.models import Batch, Transformer
 from continua.models.batch import place
-from tests.cases import CHANNELS, MODELS, SMOOTH, STEPS, made, words
+from tests.cases import MODELS, made
+from tests.cases_models import CHANNELS, SMOOTH, STEPS, words
 from tests.measure import gap, random
 
 OTHER = {"d": 6, "h": 1, "e": 2, "m": 5, "z": 3}

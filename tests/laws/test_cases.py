@@ -6,7 +6,7 @@ import json
 import pytest
 
 from continua import axes, config, fields, flow, models, operators
-from tests import cases
+from tests import cases, cases_models
 from tests.laws.test_store import FROZEN
 
 
@@ -59,7 +59,7 @@ def test_every_mask_position_and_norm_is_in_a_list() -> None:
     public = [one for name in operators.__all__ if inspect.isclass(one := getattr(operators, name))]
     masks = {one for one in public if issubclass(one, operators.Mask) and one is not operators.Mask}
     assert masks == {type(one) for one in cases.MASKS}
-    w = fields.counted(cases.COUNTED[0], cases.STEPS)
+    w = fields.counted(cases_models.COUNTED[0], cases.STEPS)
     positions = {one for one in public if issubclass(one, operators.Position)}
     on_ring = cases.MODELS["functions on a circle"].build().block.parts[1].inner.axes
     field = cases.with_bases()(on_ring, cases.made("functions on a circle")[0].native)

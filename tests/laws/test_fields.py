@@ -23,7 +23,8 @@ from continua.fields import (
     Nodal,
     counted,
 )
-from tests.cases import BASES, COUNTED, FIELDS, INTERPOLATIONS, LINE, RING, STEPS, expansion, field
+from tests.cases import BASES, FIELDS, INTERPOLATIONS, expansion, field
+from tests.cases_models import COUNTED, LINE, RING, STEPS
 from tests.measure import EXACT, gap, random, slope
 
 NODAL = [name for name, (_, basis) in BASES.items() if isinstance(basis(), Nodal)]

@@ -32,7 +32,8 @@ from continua.flow import (
 from continua.models import Batch, Transformer
 from continua.operators import Attention, Causal, Context, Pointwise
 from tests.bound import COUNTED, UNEVEN, counted_grids, double, uneven_grids
-from tests.cases import ACTIVATIONS, MASKS, MODELS, NORMS, POSITIONS, Case, discrete, states, words
+from tests.cases import ACTIVATIONS, MASKS, MODELS, NORMS, POSITIONS, Case
+from tests.cases_models import discrete, states, words
 from tests.exact import gradients, worst
 from tests.measure import gap, random
 from tests.refusals import refused

@@ -29,7 +29,8 @@ from continua.lab.memory import uncollected
 from continua.models import Batch, Given
 from continua.models.build import continuous_axes, pre_norm
 from continua.operators import Attention, LayerNorm, Pointwise
-from tests.cases import MODELS, of_fields, series, with_bases
+from tests.cases import MODELS
+from tests.cases_models import of_fields, series, with_bases
 from tests.exact import gradients, worst
 from tests.measure import gap, random, slope, stirred
 from tests.test_memory import peak
