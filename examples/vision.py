@@ -16,7 +16,7 @@ from continua.lab.canvas import COLOURS, INK
 from continua.lab.plots import pyplot, save
 from continua.models import Batch, Transformer
 from continua.recipes.vision import VisionSettings, digits
-from continua.tasks.images import Images, observed_pixels, resampled
+from continua.tasks import Images, observed_pixels, resampled
 from continua.tasks.task import generator_for
 from continua.training import fit
 

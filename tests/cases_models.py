@@ -15,18 +15,20 @@ from continua.flow import Fixed
 from continua.models import (
     Bank,
     Batch,
+    Cells,
+    Convolution,
     EncoderDecoder,
+    FromCells,
     Given,
     Observations,
     Pixels,
     Readout,
+    Tiling,
     Tokens,
     Transformer,
     zoo,
 )
 from continua.models.build import continuous_axes, discrete_axes, post_norm, pre_norm, smooth_bases
-from continua.models.cells import Cells, FromCells, Tiling
-from continua.models.stem import Convolution
 from continua.operators import Attention, Causal, Drop, LayerNorm, Parts, Pointwise
 from tests.measure import random
 

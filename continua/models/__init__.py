@@ -2,6 +2,7 @@
 
 from continua.models import zoo
 from continua.models.batch import Batch
+from continua.models.cells import Cells, FromCells, Tiling
 from continua.models.elastic import elastic
 from continua.models.embed import Given, Observations, Queries, Tokens
 from continua.models.encoder_decoder import EncoderDecoder
@@ -12,13 +13,17 @@ from continua.models.memory import Bank
 from continua.models.patches import Patches, Pixels
 from continua.models.readout import Readout
 from continua.models.sampling import Greedy, Sample, Sampling
+from continua.models.stem import Convolution
 from continua.models.store import load, save
 from continua.models.transformer import Held, Transformer, View
 
 __all__ = [
     "Bank",
     "Batch",
+    "Cells",
+    "Convolution",
     "EncoderDecoder",
+    "FromCells",
     "GPT2Init",
     "Given",
     "Greedy",
@@ -32,6 +37,7 @@ __all__ = [
     "Sample",
     "Sampling",
     "Scaled",
+    "Tiling",
     "Tokens",
     "Transformer",
     "View",
