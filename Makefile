@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 ARGS   ?=
+ONLY   ?=
 
 export NO_MKDOCS_2_WARNING := 1
 
@@ -34,12 +35,20 @@ lint: $(DEV) ## ruff, mypy and a strict build of the docs
 spec: $(DEV) ## list the specification items and how many tests carry each
 	@$(BIN)/python tools/spec.py
 
-bench: $(DEV) ## measure against plain torch and Hugging Face, and bytes and time over sequence length (fifteen minutes)
+# A peer that cannot be installed is named as absent.
+PEERS := $(PIP) -e '.[bench]' || true
+
+bench: $(DEV) ## measure speed and bytes beside plain torch and Hugging Face (fifteen minutes); ONLY=fields runs one script
+ifneq ($(ONLY),)
+	@test -f benchmarks/$(ONLY).py || { echo "There is no benchmarks/$(ONLY).py. docs/benchmarks.md names every script."; exit 1; }
+	@$(if $(filter depth,$(ONLY)),$(PEERS);) OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$(ONLY).py $(ARGS)
+else
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/special_case.py $(ARGS)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/family.py
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/complexity.py
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/memory.py
-	@$(PIP) -e '.[bench]' || true; OMP_NUM_THREADS=1 $(BIN)/python benchmarks/depth.py  # a peer that cannot be installed is named as absent
+	@$(PEERS); OMP_NUM_THREADS=1 $(BIN)/python benchmarks/depth.py
+endif
 
 docs: $(DEV) ## build the documentation into site/
 	@$(BIN)/mkdocs build --strict -q -d site
