@@ -6,8 +6,9 @@
 
 Every run has the CPU seconds of its task: what a step costs is measured first, all models in interleaved rounds of one
 process, and the number of steps follows from it, so a busy machine favours nobody. Peer and ours get the same loss
-(H¹), two learning rates chosen by the validation functions, three seeds; off its grid the peer gets cubic
-interpolation, at two resolutions of which the better counts. Finished runs are kept.
+(H¹) and two learning rates, of which the validation functions choose with the first seed, then three seeds; off its
+grid the peer gets cubic interpolation (or, where inputs jump, that of the nearest points) to two or three lattices, of
+which the best counts. Finished runs are kept.
 """
 
 import argparse
@@ -49,6 +50,7 @@ KEPT = RESULTS / "fields-runs.jsonl"
 RATES = (0, 1)  # two learning rates each
 PEER_RATES = (1e-3, 3e-3)
 OUR_RATES = ((1e-3, 6e-3), (2e-3, 6e-3))  # of AdamW and of Muon
+OURS, PEER, PEER_MUON, ATTENTION = "Continua", "FNO", "FNO with Muon", "Continua with attention"
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Contest:
     peer_modes: int
     peer_width: int
     sides: tuple[int, ...]
+    models: tuple[str, ...] = (OURS, PEER, PEER_MUON)
 
     def data(self) -> tuple[Functions, Pairs]:
         """The task with its validation functions, and the test functions on the fine grid."""
@@ -95,13 +98,19 @@ class Packaged(Contest):
 SMALL = DarcySettings(train=900, held_out=100, nodes=16, d=48, modes=6)
 CONTESTS = {
     "burgers": Contest(
-        "burgers", "burgers", BurgersSettings(held_out=128), 110.0, 200, 17, 64, (64, 128, 256, 512, 1024)
+        "burgers",
+        "burgers",
+        BurgersSettings(held_out=128),
+        110.0,
+        200,
+        17,
+        64,
+        (64, 128, 256, 512, 1024),
+        (OURS, PEER, PEER_MUON, ATTENTION),
     ),
     "darcy": Contest("darcy", "darcy", DarcySettings(held_out=100), 240.0, 100, 12, 32, (29, 36, 71, 141)),
     "packaged darcy": Packaged("packaged darcy", "", SMALL, 43.0, 50, 9, 32, (16, 32)),
 }
-OURS, PEER, PEER_MUON, ATTENTION = "Continua", "FNO", "FNO with Muon", "Continua with attention"
-MODELS = (OURS, PEER, PEER_MUON, ATTENTION)
 
 
 # --- one run ---------------------------------------------------------------------------------------------------------
@@ -135,7 +144,7 @@ def prices(contest: Contest, rounds: int) -> dict[str, float]:
     """CPU seconds of a step of every model, in interleaved rounds of five steps."""
     torch.set_num_threads(1)
     task, _ = contest.data()
-    steps = {name: step_of(contest, task, name) for name in MODELS}
+    steps = {name: step_of(contest, task, name) for name in contest.models}
 
     def five(name: str) -> float:
         start = time.process_time()
@@ -143,7 +152,7 @@ def prices(contest: Contest, rounds: int) -> dict[str, float]:
             steps[name]()
         return (time.process_time() - start) / 5
 
-    seen = interleaved({name: lambda name=name: five(name) for name in MODELS}, rounds, 2)
+    seen = interleaved({name: lambda name=name: five(name) for name in contest.models}, rounds, 2)
     return {name: statistics.median(values) for name, values in seen.items()}
 
 
@@ -191,8 +200,8 @@ def off_grid(contest: Contest, model: Any, fine: Pairs, points: torch.Tensor) ->
     inputs, outputs, grid = scattered(fine, points)
     weights = Samples().on(fine.axis, points if fine.axis.dim > 1 else points[:, 0]).weights.float()
     if isinstance(model, peers.OnLattice):
-        sides = (64, 256) if isinstance(fine.axis, Circle) else (29, 36)
-        answers = [peers.off_grid(model, inputs, points, side) for side in sides]
+        ways = [(64, False), (256, False)] if isinstance(fine.axis, Circle) else [(29, False), (29, True), (36, True)]
+        answers = [peers.off_grid(model, inputs, points, *way) for way in ways]
         return min(float(relative(answer, outputs, weights).mean()) for answer in answers)
     return float(relative(predict(model, Batch(inputs, grid=grid)), outputs, weights).mean())
 
@@ -242,10 +251,10 @@ def compete(contest: Contest, seeds: int, share: float) -> None:
         done = kept()
     cost = done[key]
     print(f"{contest.name}: CPU milliseconds a step: " + ", ".join(f"{k} {1e3 * v:.1f}" for k, v in cost.items()))
-    jobs = [(name, rate, seed) for seed in range(seeds) for name in MODELS for rate in RATES]
+    jobs = [(name, rate, seed) for seed in range(seeds) for name in contest.models for rate in RATES]
     for number, (name, rate, seed) in enumerate(jobs, 1):
-        key = run_key(contest, name, rate, seed, share)
-        if key in done:
+        key, done = run_key(contest, name, rate, seed, share), kept()
+        if key in done or (seed and rate != chosen_rate(done, contest, name, share)):
             continue
         steps = max(10, round(share * contest.seconds / cost[name]))
         job = json.dumps([contest.name, name, rate, seed, steps])
@@ -265,26 +274,48 @@ def run_key(contest: Contest, name: str, rate: int, seed: int, share: float) -> 
     return f"{contest.name} | {name} | rate {rate} | seed {seed} | {share:g}"
 
 
+def chosen_rate(done: dict[str, Any], contest: Contest, name: str, share: float) -> int:
+    """The learning rate whose first seed did better on the validation functions."""
+    return min(RATES, key=lambda rate: done[run_key(contest, name, rate, 0, share)]["validation"])
+
+
 def table(contest: Contest, seeds: int, share: float) -> list[Row]:
     """Test errors of each model at its better learning rate, beside the best peer."""
     done, best = kept(), {}
-    for name in MODELS:
-        runs = {rate: [done.get(run_key(contest, name, rate, seed, share)) for seed in range(seeds)] for rate in RATES}
-        whole = {rate: found for rate, found in runs.items() if all(found)}
-        if len(whole) == len(RATES):
-            best[name] = min(whole.values(), key=lambda found: statistics.mean(r["validation"] for r in found))
-    if OURS not in best or PEER not in best:
+    for name in contest.models:
+        if all(run_key(contest, name, rate, 0, share) in done for rate in RATES):
+            rate = chosen_rate(done, contest, name, share)
+            found = [done.get(run_key(contest, name, rate, seed, share)) for seed in range(seeds)]
+            if all(found):
+                best[name] = found
+    if not {OURS, PEER, PEER_MUON} <= set(best):
         return []
     rows = []
     for grid in [k for k in best[OURS][0] if k not in ("validation", "steps")]:
         for name, found in best.items():
             values = [r[grid] for r in found]
             mean = statistics.mean(values)
-            rival = min(
-                statistics.mean(r[grid] for r in found) for other, found in best.items() if other in (PEER, PEER_MUON)
-            )
+            rival = min(statistics.mean(r[grid] for r in best[other]) for other in (PEER, PEER_MUON))
             target, held = (f"≤ {rival:.4f} (FNO)", mean <= rival) if name == OURS else ("", None)
             rows.append(Row(f"{contest.name}, {grid}: {name}", mean, min(values), max(values), "", target, held))
+    return rows + ratios(contest, best)
+
+
+def ratios(contest: Contest, best: dict[str, list[dict[str, float]]]) -> list[Row]:
+    """Errors off the training grid over those on it, seed by seed: of finer grids the worst, and of clouds in 2-D."""
+    own, rows = f"{contest.sides[0]} uniform", []
+    finer = [f"{side} uniform" for side in contest.sides[1:]]
+    asked = (
+        [(f"worst of {', '.join(map(str, contest.sides[1:]))} nodes", finer, 1.02)] if contest.name == "burgers" else []
+    )
+    asked += [(cloud, [cloud], 1.15) for cloud in best[OURS][0] if cloud.startswith("1,000")]
+    for what, grids, bound in asked:
+        for name, found in best.items():
+            each = [max(r[grid] for grid in grids) / r[own] for r in found]
+            mean = statistics.mean(each)
+            target, held = (f"≤ {bound}", mean <= bound) if name == OURS else ("", None)
+            said = f"{contest.name}, {what} / {own}: {name}"
+            rows.append(Row(said, mean, min(each), max(each), "×", target, held))
     return rows
 
 

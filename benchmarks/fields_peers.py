@@ -99,8 +99,13 @@ class Orthogonal(torch.optim.Optimizer):
                 p.add_(orthogonalised(ahead[None])[0][..., None], alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
 
 
-def off_grid(model: OnLattice, inputs: torch.Tensor, points: torch.Tensor, side: int) -> torch.Tensor:
-    """Cubic interpolation to the lattice and back: periodic splines on a circle, Clough–Tocher pieces in a square."""
+def off_grid(
+    model: OnLattice, inputs: torch.Tensor, points: torch.Tensor, side: int, nearest: bool = False
+) -> torch.Tensor:
+    """Cubic interpolation to the lattice and back: periodic splines on a circle, Clough–Tocher pieces in a square.
+
+    ``nearest`` brings inputs with jumps to the lattice by their nearest points instead.
+    """
     if model.dim == 1:
         x = points[:, 0].numpy()
         order = np.argsort(x)
@@ -115,9 +120,10 @@ def off_grid(model: OnLattice, inputs: torch.Tensor, points: torch.Tensor, side:
     line = np.linspace(0, 1, side)
     xx, yy = np.meshgrid(line, line, indexing="ij")
     values = inputs[..., 0].numpy().T
-    near = griddata(points.numpy(), values, (xx, yy), method="nearest")
-    cubic = griddata(points.numpy(), values, (xx, yy), method="cubic")
-    lattice = np.where(np.isnan(cubic), near, cubic)
+    lattice = griddata(points.numpy(), values, (xx, yy), method="nearest")
+    if not nearest:
+        cubic = griddata(points.numpy(), values, (xx, yy), method="cubic")
+        lattice = np.where(np.isnan(cubic), lattice, cubic)
     answer = model(Batch(torch.from_numpy(lattice).float().flatten(0, 1).T[..., None])).detach().numpy()
     made = [
         RegularGridInterpolator((line, line), each.reshape(side, side), method="cubic")(points.numpy())
