@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from continua.axes import Circle, Interval, Points, Product, ProductRule, Times, Trapezoid, at, grid_on
+from continua.axes import Axis, Circle, Interval, Points, Product, ProductRule, Times, Trapezoid, at, grid_on
 from continua.cli import app
 from continua.cli.predict import read, write
 from continua.errors import ConfigError, GridError, ShapeError
@@ -20,6 +21,7 @@ from continua.recipes.functions import model_of, optimiser_of, stride_of, task_o
 from continua.tasks.functions import Functions, differences, predict, relative, roll_out, scattered
 from continua.tasks.pairs import Pairs, lattice
 from continua.training import fit
+from continua.typing import Tensor
 from tests.refusals import refused
 
 SQUARE = Product((Interval(), Interval()))
@@ -128,19 +130,54 @@ def test_waves_are_reconstructed_from_scattered_points() -> None:
     assert laid.asked is grid
 
 
+def sharp(axis: Axis, nodes: int = 4) -> Any:
+    parts = function_parts(axis, nodes, at=at(d=8, h=2, e=4, m=8, z=2), modes=2, sharp=True, attention=False)
+    return Transformer(**parts).double().embed
+
+
 @pytest.mark.spec("M11")
-def test_sharp_functions_are_read_at_the_nearest_point() -> None:
-    torus = Product((Circle(), Interval()))
-    parts = function_parts(torus, 4, at=at(d=8, h=2, e=4, m=8, z=2), modes=2, sharp=True, attention=False)
-    made = Transformer(**parts).double()
-    points = torch.tensor([[0.95, 0.1], [0.3, 0.9], [0.6, 0.4]], dtype=torch.float64)
-    values = torch.tensor([[[1.0], [2.0], [3.0]]], dtype=torch.float64)
-    laid = made.embed.lay(Batch(values, times=points)).values[0, :, 0].reshape(4, 4)
-    for i, x in enumerate(torch.arange(4) / 4):
-        for j, y in enumerate((torch.arange(4) + 0.5) / 4):
-            away = (points[:, 0] - x).abs()
-            gaps = torch.minimum(away, 1 - away).square() + (points[:, 1] - y).square()
-            assert laid[i, j] == values[0, gaps.argmin(), 0]
+def test_sharp_functions_are_read_by_kriging() -> None:
+    """Against the textbook's system of equations, with distances around the circle."""
+    embed, draw = sharp(Product((Circle(), Interval()))), torch.Generator().manual_seed(0)
+    points = torch.rand(9, 2, generator=draw, dtype=torch.float64)
+    values = torch.rand(3, 9, 2, generator=draw, dtype=torch.float64)
+    laid = embed.lay(Batch(values, times=points)).values
+
+    def length(a: Tensor, b: Tensor) -> float:
+        around = abs(float(a[0] - b[0]))
+        return math.hypot(min(around, 1 - around), float(a[1] - b[1]))
+
+    system = torch.ones(10, 10, dtype=torch.float64)
+    system[:9, :9] = -torch.tensor([[length(a, b) for b in points] for a in points], dtype=torch.float64)
+    system[9, 9] = 0.0
+    for i, node in enumerate(embed.grid.nodes):
+        right = torch.tensor([*(-length(node, p) for p in points), 1.0], dtype=torch.float64)
+        weights = torch.linalg.solve(system, right)[:9]
+        assert torch.allclose(laid[:, i], weights @ values, atol=1e-7)  # ours has a nugget of 1e-9 for equal points
+
+
+@pytest.mark.spec("M11")
+def test_kriging_is_exact_at_its_points_and_linear_along_a_line() -> None:
+    embed = sharp(Interval(), 8)
+    points = torch.tensor([0.0, 0.1, 0.33, 0.33, 0.7, 1.0], dtype=torch.float64)  # two of them equal
+    values = torch.tensor([2.0, 5.0, 1.0, 1.0, -3.0, 4.0], dtype=torch.float64)
+    laid = embed.lay(Batch(values[None, :, None], times=points[:, None])).values[0, :, 0]
+    wanted = np.interp(embed.grid.nodes[:, 0], points, values)
+    assert np.allclose(laid, wanted, atol=1e-7)
+    own = embed.grid.nodes[torch.randperm(8)]
+    again = embed.lay(Batch(own.square()[None], times=own)).values[0]
+    assert torch.allclose(again, embed.grid.nodes.square(), atol=1e-7)
+
+
+@pytest.mark.spec("M11")
+def test_kriging_skips_what_was_not_observed() -> None:
+    embed, draw = sharp(Product((Interval(), Interval()))), torch.Generator().manual_seed(3)
+    points = torch.rand(30, 2, generator=draw, dtype=torch.float64)
+    values = torch.rand(2, 30, 1, generator=draw, dtype=torch.float64)
+    there = torch.arange(30) < 20
+    part = embed.lay(Batch(values[:, :20], times=points[:20])).values
+    torn = values.masked_fill(~there[:, None], float("nan"))
+    assert torch.allclose(embed.lay(Batch(torn, times=points, observed=there)).values, part, atol=1e-12)
 
 
 @pytest.mark.spec("B3")

@@ -16,6 +16,7 @@ from continua.models.readout import Readout
 from continua.operators import Grids, Operator, Waves
 from continua.typing import Float, Tensor
 
+NEAREST = 16  # observations that a node of the latent grid is told of, where functions have jumps
 NOISE = 1e-4  # spread of what the waves cannot say, relative to the spread of the function
 
 
@@ -25,9 +26,9 @@ class Latent(nn.Module):
 
     The function is taken as Σ_k c_k exp(2πi k·t/P) with independent c_k of variance ``spectrum``_k; its conditional
     mean given the observations is read on the latent grid (a Wiener filter). ``prior`` sets the spectrum from functions
-    on the latent grid. ``sharp`` functions have jumps, which waves would smear: each latent node takes the value of the
-    nearest observation. On the latent grid itself nothing is done. Where the domain has edges, ``inner`` reads the
-    coordinates along these directions as further channels.
+    on the latent grid. ``sharp`` functions have jumps, which waves would smear: each latent node takes what its
+    nearest observations say (``kriged``). On the latent grid itself nothing is done. Where the domain has edges,
+    ``inner`` reads the coordinates along these directions as further channels.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Latent(nn.Module):
             return replace(batch, grid=own, times=None, observed=None)
         if seen.has_gaps:
             values = values.masked_fill(~seen.observed[..., None], 0.0)
-        laid = self.nearest(values, seen) if self.sharp else self.reconstruct(values, seen.to(values))
+        laid = self.kriged(values, seen) if self.sharp else self.reconstruct(values, seen.to(values))
         asked = seen if batch.asked is None else batch.asked
         return replace(batch, values=laid, grid=own, times=None, observed=None, asked=asked)
 
@@ -108,16 +109,43 @@ class Latent(nn.Module):
             raise ShapeError(f"{count} points need as many values", got=values.shape[1], remedy=remedy)
         return grid
 
-    def nearest(self, values: Float[Tensor, "b n c"], seen: Grid) -> Float[Tensor, "b m c"]:
-        """The value at the nearest observed node, around circles too."""
-        square: Tensor | float = 0.0
-        for i, factor in enumerate(factors(self.axis)):
-            gap = (self.grid.nodes[:, i : i + 1].to(seen.nodes) - seen.nodes[..., i][..., None, :]).abs()
-            gap = torch.minimum(gap, factor.length - gap) if isinstance(factor, Circle) else gap
-            square = square + gap.square()
-        far = torch.where(seen.observed[..., None, :], square, torch.inf)
-        rows = far.argmin(-1).expand(len(values), -1)
-        return values.gather(1, rows[..., None].expand(-1, -1, values.shape[-1]))
+    def kriged(self, values: Float[Tensor, "b n c"], seen: Grid) -> Float[Tensor, "b m c"]:
+        """E[u(latent) | u at the nearest nodes] of a function whose variance of u(t) − u(s) is |t − s|.
+
+        Weights solve [[−|s_i − s_j|, 1], [1, 0]] (w, λ) = (−|t − s_i|, 1) (ordinary kriging): they sum to one, they are
+        exact at a node, and along a line they are linear interpolation. No parameter, and linear cost.
+        """
+        near, rows = self._apart(self.grid.nodes.double(), seen.nodes.double(), seen)
+        close = [x[..., None, :].expand(*rows.shape[:-1], -1).gather(-1, rows) for x in seen.nodes.double().unbind(-1)]
+        between_them = self._length([x[..., :, None] - x[..., None, :] for x in close])
+        count = rows.shape[-1]
+        nugget = (
+            1e-9 * near.mean().clamp_min(1e-9) * torch.eye(count, dtype=near.dtype, device=near.device)
+        )  # for twins
+        system = nn.functional.pad(nugget - between_them, (0, 1, 0, 1), value=1.0)
+        system[..., -1, -1] = 0.0
+        right = nn.functional.pad(-near, (0, 1), value=1.0)[..., None]
+        weights = torch.linalg.solve(system, right)[..., :count, 0].to(values)
+        found = values.gather(
+            1, rows.expand(len(values), -1, -1).flatten(1)[..., None].expand(-1, -1, values.shape[-1])
+        )
+        return (found.unflatten(1, rows.shape[-2:]) * weights[..., None]).sum(-2)
+
+    def _apart(self, own: Tensor, nodes: Tensor, seen: Grid) -> tuple[Tensor, Tensor]:
+        """Distances [.., m, k] to the nearest observed nodes, and which they are."""
+        gaps = [own[:, i : i + 1].to(nodes) - nodes[..., i][..., None, :] for i in range(nodes.shape[-1])]
+        far = torch.where(seen.observed[..., None, :], self._length(gaps), torch.inf)
+        many = min(NEAREST, int(seen.observed.sum(-1).min()))
+        found = far.topk(many, dim=-1, largest=False)
+        return found.values, found.indices
+
+    def _length(self, gaps: list[Tensor]) -> Tensor:
+        """|gap|, around circles too."""
+        square = torch.zeros_like(gaps[0])
+        for gap, line in zip(gaps, factors(self.axis), strict=True):
+            size = gap.abs()
+            square = square + (torch.minimum(size, line.length - size) if isinstance(line, Circle) else size).square()
+        return square.sqrt()
 
     def reconstruct(self, values: Float[Tensor, "b n c"], seen: Grid) -> Float[Tensor, "b m c"]:
         """E[u(latent) | u(nodes)] = B S^½ c, where c minimises Σ_i w_i (u_i − (Φ S^½ c)_i)² + σ²|c|².
