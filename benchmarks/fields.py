@@ -6,9 +6,9 @@
 
 Every run has the CPU seconds of its task: what a step costs is measured first, all models in interleaved rounds of one
 process, and the number of steps follows from it, so a busy machine favours nobody. Peer and ours get the same loss
-(H¹) and two learning rates, of which the validation functions choose with the first seed, then three seeds; off its
-grid the peer gets cubic interpolation (or, where inputs jump, that of the nearest points) to two or three lattices, of
-which the best counts. Finished runs are kept.
+(H¹), a cosine to zero and two learning rates, of which the validation functions choose with the first seed; then there
+are three seeds. Off its grid the peer gets cubic interpolation (or, where inputs jump, that of the nearest points) to
+two or three lattices, of which the best counts. Finished runs are kept.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from common import RESULTS, Row, environment, interleaved, write
 from continua.axes import Circle, Samples
 from continua.models import Batch
 from continua.recipes.functions import (
+    SCHEDULE,
     BurgersSettings,
     DarcySettings,
     FunctionSettings,
@@ -166,7 +167,7 @@ def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[s
     else:
         model, settings = ours(contest, task, name, rate, seed)
         quiet = {"evaluate_every": 10**9, "save_every": 10**9, "clip": None, "watch": lambda at: None}
-        fit(model, task, optimiser=optimiser_of(settings), steps=steps, seed=seed, **quiet)
+        fit(model, task, optimiser=optimiser_of(settings), schedule=SCHEDULE, steps=steps, seed=seed, **quiet)
     found = {"validation": float(task.errors(model).mean())}
     for grid, pairs in contest.grids(fine).items():
         found[grid] = float(task.errors(model, pairs).mean())
