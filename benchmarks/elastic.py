@@ -1,6 +1,7 @@
 """One elastic training against separately trained models of the same sizes, on the embedded text.
 
     python benchmarks/elastic.py                        # 3 seeds, about an hour of CPU time; two processes by --jobs 2
+    python benchmarks/elastic.py --muon --seeds 1       # the same with Muon for the kernels, elastic and separate
     python benchmarks/elastic.py --quick                # a smoke run of a few steps
 
 Every run is one thread, the same data, the same optimiser, schedule and learning rate; losses are nats a character on
@@ -35,13 +36,13 @@ from continua.models.embed import Tokens
 from continua.models.init import GPT2Init, initialise
 from continua.models.readout import Readout
 from continua.operators import GELU, Attention, Causal, LayerNorm, Learned, Pointwise
-from continua.optim import AdamW, ByRole
+from continua.optim import AdamW, ByRole, Muon
 from continua.recipes import TextSettings
 from continua.tasks import Characters, Text, python_source
 from continua.training import Elastic, fit
 
 D, H, E, Z, CONTEXT, BATCH = 128, 4, 32, 4, 128, 16
-LR, WINDOWS = 4e-3, 600
+LR, MUON_LR, WINDOWS = 4e-3, 0.02, 600
 SIZES = {  # d, h, z; m = 4d and e = 32 always
     "native": (128, 4, 4),
     "half width": (64, 4, 4),
@@ -67,6 +68,13 @@ class Job:
     size: str
     seed: int
     steps: int
+    muon: bool = False  # for the kernels
+
+
+def optimiser_of(muon: bool) -> ByRole:
+    """AdamW; for the kernels Muon, if asked for."""
+    rest = AdamW(LR, decay=TextSettings.decay)
+    return ByRole(rest, kernel=Muon(MUON_LR)) if muon else ByRole(rest)
 
 
 def task_of() -> Text:
@@ -101,7 +109,7 @@ def work(job: Job) -> dict[str, Any]:
     fit(
         model,
         replace(task, limit=1),
-        optimiser=ByRole(AdamW(LR, decay=TextSettings.decay)),
+        optimiser=optimiser_of(job.muon),
         steps=job.steps,
         seed=job.seed,
         evaluate_every=job.steps,
@@ -120,13 +128,13 @@ def work(job: Job) -> dict[str, Any]:
     return found
 
 
-def jobs(seeds: int, steps: int) -> list[Job]:
+def jobs(seeds: int, steps: int, muon: bool) -> list[Job]:
     """Seed by seed, the longest first."""
     every = []
     for seed in range(seeds):
         every += [Job("elastic", "native", seed, steps), Job("longer", "native", seed, round(1.5 * steps))]
         every += [Job("separate", name, seed, steps) for name in SIZES]
-    return every
+    return [replace(job, muon=muon) for job in every]
 
 
 def finished(path: Path) -> list[dict[str, Any]]:
@@ -184,12 +192,13 @@ def rows_of(lines: list[dict[str, Any]], steps: int, seeds: int) -> list[Row]:
     return rows
 
 
-def times(steps: int = 16, rounds: int = 8) -> list[Row]:
+def times(muon: bool, steps: int = 16, rounds: int = 8) -> list[Row]:
     """What a step costs: elastic with and without lessons, and plain at twelve sizes, interleaved."""
     every = {**SIZES, **MORE}
-    fits = {name: trained(model_of(size, task_of().tokens.size, 0), None, steps) for name, size in every.items()}
+    fits = {name: trained(model_of(size, task_of().tokens.size, 0), None, steps, muon) for name, size in every.items()}
     own = elastic(model_of(SIZES["native"], task_of().tokens.size, 0))
-    fits |= {"alone": trained(own, Elastic(start=1.0), steps), "lessons": trained(own, Elastic(start=0.0), steps)}
+    laws = {"alone": Elastic(start=1.0), "lessons": Elastic(start=0.0)}
+    fits |= {name: trained(own, law, steps, muon) for name, law in laws.items()}
     seen = interleaved({name: lambda one=one: cpu_seconds(one) for name, one in fits.items()}, rounds, 1)
     start = Elastic().start
     whole = [start * a + (1 - start) * b for a, b in zip(seen["alone"], seen["lessons"], strict=True)]
@@ -203,10 +212,10 @@ def times(steps: int = 16, rounds: int = 8) -> list[Row]:
     ]
 
 
-def trained(model: Transformer, law: Elastic | None, steps: int) -> Callable[[], object]:
+def trained(model: Transformer, law: Elastic | None, steps: int, muon: bool) -> Callable[[], object]:
     """A short training, to be timed."""
     task = replace(task_of(), limit=1)
-    optimiser, seeds = ByRole(AdamW(LR, decay=TextSettings.decay)), itertools.count()  # a new seed draws other sizes
+    optimiser, seeds = optimiser_of(muon), itertools.count()  # a new seed draws other sizes
     return lambda: fit(model, task, optimiser=optimiser, steps=steps, seed=next(seeds), evaluate_every=steps,
                        elastic=law, watch=lambda at: None)  # fmt: skip
 
@@ -225,6 +234,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--muon", action="store_true", help="Muon for the kernels; written as elastic_muon")
     parser.add_argument("--quick", action="store_true", help="few steps, nothing is written")
     parser.add_argument("--timeless", action="store_true", help="keep the times measured before")
     parser.add_argument("--job", help=argparse.SUPPRESS)
@@ -233,10 +243,11 @@ def main() -> None:
         print(json.dumps(work(Job(**json.loads(chosen.job)))))
         return
     steps, seeds = (20, 1) if chosen.quick else (chosen.steps, chosen.seeds)
-    path = RESULTS / ("elastic-quick.jsonl" if chosen.quick else "elastic-runs.jsonl")
-    lines = run_all(jobs(seeds, steps), path, chosen.jobs)
+    name = "elastic_muon" if chosen.muon else "elastic"
+    path = RESULTS / f"{name.replace('_', '-')}-{'quick' if chosen.quick else 'runs'}.jsonl"
+    lines = run_all(jobs(seeds, steps, chosen.muon), path, chosen.jobs)
     rows = rows_of(lines, steps, seeds)
-    rows += times(2, 1) if chosen.quick else [] if chosen.timeless else times()
+    rows += times(chosen.muon, 2, 1) if chosen.quick else [] if chosen.timeless else times(chosen.muon)
     for line in rows:
         print(f"{line.name}: {line.shown}  {line.target} {line.verdict}  {line.note}")
     if chosen.quick:
@@ -245,7 +256,7 @@ def main() -> None:
     depth = next((line["depth"] for line in lines if line["kind"] == "elastic" and line["seed"] == 0), [])
     corpus = python_source()
     also = {"steps": steps, "seeds": seeds, "lr": LR, "corpus": {"name": corpus.name, "sha256": corpus.sha256}}
-    print(write("elastic", rows, environment=environment(), part=chosen.timeless, depth=depth, **also))
+    print(write(name, rows, environment=environment(), part=chosen.timeless, depth=depth, **also))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """One checkpoint for many sizes: nested nodes, calibration, the law of sizes, and the lessons they get."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,12 +14,14 @@ from continua.models import Transformer, load, zoo
 from continua.models.elastic import elastic
 from continua.models.patches import Pixels
 from continua.operators.calibration import FINEST, HALF, Calibration
+from continua.optim import Muon
+from continua.recipes import build
 from continua.tasks import digits
 from continua.tasks.task import divergence, generator_for
 from continua.training import Elastic, Objective, Run, Training, Whole, fit
 from continua.training.elastic import Lesson, block
 from tests.refusals import refused
-from tests.runs import tiny_task
+from tests.runs import tiny_task, tiny_text
 
 OTHERS = [{"d": 8}, {"d": 10}, {"h": 2}, {"h": 3}, {"z": 2}, {"z": 3}, {"z": 8}, {"d": 8, "h": 2, "z": 2}]
 
@@ -370,3 +373,12 @@ class Stop(BaseException):
 def test_training_keeps_the_law() -> None:
     training = Training(elastic=Elastic(d=(8, 16), start=0.1))
     assert from_plain(to_plain(training)) == training
+
+
+@pytest.mark.spec("T11")
+def test_kernels_of_the_recipe_are_trained_by_muon_if_asked(tmp_path) -> None:
+    (tmp_path / "text.txt").write_text(tiny_text(), encoding="utf-8")
+    small = {"text": str(tmp_path / "text.txt"), "d": 16, "heads": 2, "depth": 2, "context": 16}
+    plain = build("elastic", small).optimiser
+    assert plain.kernel is None
+    assert build("elastic", {**small, "matrix_lr": 0.02}).optimiser == replace(plain, kernel=Muon(0.02))
