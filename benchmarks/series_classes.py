@@ -44,8 +44,8 @@ def run_mnist1d(runs: Runs) -> list[Row]:
     sets = {n: mnist1d(n) for n in LENGTHS}
     own, seconds = sets[40], runs.seconds(SHAPES_SECONDS)
 
-    def ours(rate: float, seed: int, choosing: bool, change: Change = SHAPES_CHANGE) -> dict[str, float]:
-        settings = SeriesSettings(batch=100, lr=rate, position=False, change=change)
+    def ours(rate: float, seed: int, choosing: bool) -> dict[str, float]:
+        settings = SeriesSettings(batch=100, lr=rate, position=False, change=SHAPES_CHANGE)
         x, y = (own.x[:3500], own.y[:3500]) if choosing else (own.x, own.y)
 
         def make(steps: int) -> ContinuaClassifier:
@@ -74,16 +74,31 @@ def run_mnist1d(runs: Runs) -> list[Row]:
             return {"chosen": float((answer(own.x[3500:], own.times) != own.y[3500:]).mean())}
         return shapes_measured(answer, sets)
 
+    def for_halves(rate: float) -> dict[str, float]:
+        """As much as can be done for this question: only halves of 40 points in training, of 16 times the shapes."""
+        many = mnist1d(40, 80_000 if not runs.quick else 5000, seed=1)
+        x, y = many.x * half(40, len(many.x)), many.y
+        settings = SeriesSettings(batch=100, lr=rate, position=False, change=replace(SHAPES_CHANGE, thin=0.0))
+
+        def make(steps: int) -> ContinuaClassifier:
+            return ContinuaClassifier(steps=steps, settings=settings, verbose=0, random_state=0)
+
+        steps = steps_for(make, lambda m: m.fit(x[:500], y[:500], times=own.times), 3 * seconds)
+        model = make(steps).fit(x, y, times=own.times)
+        return shapes_measured(lambda x, t: model.predict(x, times=t), {40: own})
+
     mine, theirs = tried(runs, "mnist1d, Continua", ours), tried(runs, "mnist1d, CNN", cnn)
-    only = Change(thin=0.5, trend=0.4, stretch=0.1, wrap=0.2)
-    rate = mine[0]["rate"]
-    bound = runs("mnist1d, Continua for halves", lambda: ours(rate, 0, False, replace(only, thin=0.75)))
+    most = runs("mnist1d, Continua for halves of 40 alone", lambda: for_halves(mine[0]["rate"]))
     bounds = {"40": 0.94, "80": 0.92, "160": 0.92, "half of 40": 0.85, "half of 80": 0.85, "half of 160": 0.85}
     rows = []
     for key, wanted in bounds.items():
         values = [100 * run[key] for run in mine]
         note = f"1-D CNN of the same budget {shown([run[key] for run in theirs])}"
-        note += f"; trained to miss up to three quarters {100 * bound[key]:.1f}" if key == "half of 40" else ""
+        note += (
+            f"; trained for these alone, 16 × the data, 3 × the time: {100 * most[key]:.1f}"
+            if key == "half of 40"
+            else ""
+        )
         held = mean(values) >= 100 * wanted
         rows.append(
             line(f"MNIST-1D, {key} points", values, unit="%", target=f"≥ {100 * wanted:.0f}", held=held, note=note)

@@ -73,11 +73,11 @@ class Shapes:
     times: np.ndarray
 
 
-def mnist1d(points: int) -> Shapes:
-    """The standard set, sampled at so many points; the same shapes at every number of them."""
+def mnist1d(points: int, samples: int = 5000, seed: int = 42) -> Shapes:
+    """The standard set, sampled at so many points; at every number the same shapes, with another seed others."""
     made = _generator().make_dataset
     arguments = _generator().get_dataset_args()
-    arguments.final_seq_length = points
+    arguments.final_seq_length, arguments.num_samples, arguments.seed = points, samples, seed
     state = np.random.get_state()
     try:
         found = made(arguments)
