@@ -141,8 +141,8 @@ def run_vowels(runs: Runs) -> list[Row]:
 
     trial = dropped(Ragged.of(pick(held)[0]), 0.5, False)
 
-    def ours(rate: float, seed: int, choosing: bool) -> dict[str, float]:
-        settings = SeriesSettings(batch=64, lr=rate, change=VOWELS_CHANGE)
+    def ours(rate: float, seed: int, choosing: bool, position: bool = True) -> dict[str, float]:
+        settings = SeriesSettings(batch=64, lr=rate, change=VOWELS_CHANGE, position=position)
         data = pick(rest) if choosing else (x, y)
 
         def make(steps: int) -> ContinuaClassifier:
@@ -184,6 +184,8 @@ def run_vowels(runs: Runs) -> list[Row]:
         "Neural CDE": lambda f: CDE(f, 9),
     }
     mine = tried(runs, "vowels, Continua", ours)
+    rate = mine[0]["rate"]
+    blind = [runs(f"vowels, Continua without times, seed {s}", lambda s=s: ours(rate, s, False, False)) for s in SEEDS]
     theirs = {name: tried(runs, f"vowels, {name}", peer(made)) for name, made in peers.items()}
     rows = []
     for name in tests:
@@ -192,6 +194,7 @@ def run_vowels(runs: Runs) -> list[Row]:
         best = max(others, key=lambda who: mean(others[who]))
         noise = 2 * ((stdev(values) ** 2 + stdev(others[best]) ** 2) / len(SEEDS)) ** 0.5
         note = ", ".join(f"{who} {shown(found)}" for who, found in others.items())
+        note += f"; Continua told distances only {shown([run[name] for run in blind])}"
         held_to = mean(values) >= mean(others[best]) - noise
         percent = [100 * v for v in values]
         target = f"≥ {best} within noise"
