@@ -51,7 +51,7 @@ KEPT = RESULTS / "fields-runs.jsonl"
 RATES = (0, 1)  # two learning rates each
 PEER_RATES = (1e-3, 3e-3)
 OUR_RATES = ((1e-3, 6e-3), (2e-3, 6e-3))  # of AdamW and of Muon
-OURS, PEER, PEER_MUON, ATTENTION = "Continua", "FNO", "FNO with Muon", "Continua with attention"
+MODELS = OURS, PEER, PEER_MUON = "Continua", "FNO", "FNO with Muon"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,6 @@ class Contest:
     peer_modes: int
     peer_width: int
     sides: tuple[int, ...]
-    models: tuple[str, ...] = (OURS, PEER, PEER_MUON)
 
     def data(self) -> tuple[Functions, Pairs]:
         """The task with its validation functions, and the test functions on the fine grid."""
@@ -99,15 +98,7 @@ class Packaged(Contest):
 SMALL = DarcySettings(train=900, held_out=100, nodes=16, d=48, modes=6)
 CONTESTS = {
     "burgers": Contest(
-        "burgers",
-        "burgers",
-        BurgersSettings(held_out=128),
-        110.0,
-        200,
-        17,
-        64,
-        (64, 128, 256, 512, 1024),
-        (OURS, PEER, PEER_MUON, ATTENTION),
+        "burgers", "burgers", BurgersSettings(held_out=128), 110.0, 200, 17, 64, (64, 128, 256, 512, 1024)
     ),
     "darcy": Contest("darcy", "darcy", DarcySettings(held_out=100), 240.0, 100, 12, 32, (29, 36, 71, 141)),
     "packaged darcy": Packaged("packaged darcy", "", SMALL, 43.0, 50, 9, 32, (16, 32)),
@@ -117,10 +108,10 @@ CONTESTS = {
 # --- one run ---------------------------------------------------------------------------------------------------------
 
 
-def ours(contest: Contest, task: Functions, name: str, rate: int, seed: int) -> tuple[Any, FunctionSettings]:
+def ours(contest: Contest, task: Functions, rate: int, seed: int) -> tuple[Any, FunctionSettings]:
     """Our model with fresh weights, and its settings."""
     lr, matrix_lr = OUR_RATES[rate]
-    settings = replace(contest.settings, lr=lr, matrix_lr=matrix_lr, weights=seed, attention=name == ATTENTION)
+    settings = replace(contest.settings, lr=lr, matrix_lr=matrix_lr, weights=seed)
     return model_of(task, settings), settings
 
 
@@ -129,7 +120,7 @@ def step_of(contest: Contest, task: Functions, name: str) -> Any:
     if name in (PEER, PEER_MUON):
         model = peers.OnLattice(peers.fno(task, contest.peer_modes, contest.peer_width, 0), task)
         return lambda: peers.train(model, task, 1, 1e-3, 0, name == PEER_MUON)
-    model, settings = ours(contest, task, name, 0, 0)
+    model, settings = ours(contest, task, 0, 0)
     made = optimiser_of(settings).make(model)
 
     def step() -> None:
@@ -145,7 +136,7 @@ def prices(contest: Contest, rounds: int) -> dict[str, float]:
     """CPU seconds of a step of every model, in interleaved rounds of five steps."""
     torch.set_num_threads(1)
     task, _ = contest.data()
-    steps = {name: step_of(contest, task, name) for name in contest.models}
+    steps = {name: step_of(contest, task, name) for name in MODELS}
 
     def five(name: str) -> float:
         start = time.process_time()
@@ -153,7 +144,7 @@ def prices(contest: Contest, rounds: int) -> dict[str, float]:
             steps[name]()
         return (time.process_time() - start) / 5
 
-    seen = interleaved({name: lambda name=name: five(name) for name in contest.models}, rounds, 2)
+    seen = interleaved({name: lambda name=name: five(name) for name in MODELS}, rounds, 2)
     return {name: statistics.median(values) for name, values in seen.items()}
 
 
@@ -165,7 +156,7 @@ def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[s
         model: Any = peers.OnLattice(peers.fno(task, contest.peer_modes, contest.peer_width, seed), task)
         peers.train(model, task, steps, PEER_RATES[rate], seed, name == PEER_MUON)
     else:
-        model, settings = ours(contest, task, name, rate, seed)
+        model, settings = ours(contest, task, rate, seed)
         quiet = {"evaluate_every": 10**9, "save_every": 10**9, "clip": None, "watch": lambda at: None}
         fit(model, task, optimiser=optimiser_of(settings), schedule=SCHEDULE, steps=steps, seed=seed, **quiet)
     found = {"validation": float(task.errors(model).mean())}
@@ -252,7 +243,7 @@ def compete(contest: Contest, seeds: int, share: float) -> None:
         done = kept()
     cost = done[key]
     print(f"{contest.name}: CPU milliseconds a step: " + ", ".join(f"{k} {1e3 * v:.1f}" for k, v in cost.items()))
-    jobs = [(name, rate, seed) for seed in range(seeds) for name in contest.models for rate in RATES]
+    jobs = [(name, rate, seed) for seed in range(seeds) for name in MODELS for rate in RATES]
     for number, (name, rate, seed) in enumerate(jobs, 1):
         key, done = run_key(contest, name, rate, seed, share), kept()
         if key in done or (seed and rate != chosen_rate(done, contest, name, share)):
@@ -283,7 +274,7 @@ def chosen_rate(done: dict[str, Any], contest: Contest, name: str, share: float)
 def table(contest: Contest, seeds: int, share: float) -> list[Row]:
     """Test errors of each model at its better learning rate, beside the best peer."""
     done, best = kept(), {}
-    for name in contest.models:
+    for name in MODELS:
         if all(run_key(contest, name, rate, 0, share) in done for rate in RATES):
             rate = chosen_rate(done, contest, name, share)
             found = [done.get(run_key(contest, name, rate, seed, share)) for seed in range(seeds)]
