@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import pad
 
 from continua.axes import Axis, Circle, Grid, Rule, Samples, factor_rules, factors, grid_on
 from continua.config import register
@@ -118,18 +119,13 @@ class Latent(nn.Module):
         near, rows = self._apart(self.grid.nodes.double(), seen.nodes.double(), seen)
         close = [x[..., None, :].expand(*rows.shape[:-1], -1).gather(-1, rows) for x in seen.nodes.double().unbind(-1)]
         between_them = self._length([x[..., :, None] - x[..., None, :] for x in close])
-        count = rows.shape[-1]
-        nugget = (
-            1e-9 * near.mean().clamp_min(1e-9) * torch.eye(count, dtype=near.dtype, device=near.device)
-        )  # for twins
-        system = nn.functional.pad(nugget - between_them, (0, 1, 0, 1), value=1.0)
+        count, twins = rows.shape[-1], 1e-9 * near.mean().clamp_min(1e-9)  # equal points share their weight
+        system = pad(twins * torch.eye(count).to(near) - between_them, (0, 1, 0, 1), value=1.0)
         system[..., -1, -1] = 0.0
-        right = nn.functional.pad(-near, (0, 1), value=1.0)[..., None]
+        right = pad(-near, (0, 1), value=1.0)[..., None]
         weights = torch.linalg.solve(system, right)[..., :count, 0].to(values)
-        found = values.gather(
-            1, rows.expand(len(values), -1, -1).flatten(1)[..., None].expand(-1, -1, values.shape[-1])
-        )
-        return (found.unflatten(1, rows.shape[-2:]) * weights[..., None]).sum(-2)
+        places = rows.expand(len(values), -1, -1).flatten(1)[..., None].expand(-1, -1, values.shape[-1])
+        return (values.gather(1, places).unflatten(1, rows.shape[-2:]) * weights[..., None]).sum(-2)
 
     def _apart(self, own: Tensor, nodes: Tensor, seen: Grid) -> tuple[Tensor, Tensor]:
         """Distances [.., m, k] to the nearest observed nodes, and which they are."""
