@@ -201,15 +201,15 @@ def off_grid(contest: Contest, model: Any, fine: Pairs, points: torch.Tensor) ->
 # --- all runs --------------------------------------------------------------------------------------------------------
 
 
-def kept() -> dict[str, Any]:
+def kept(path: Path) -> dict[str, Any]:
     """Finished runs by their key."""
-    lines = KEPT.read_text(encoding="utf-8").splitlines() if KEPT.is_file() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return {line["key"]: line["found"] for line in map(json.loads, lines)}
 
 
-def keep(key: str, found: Any) -> None:
+def keep(path: Path, key: str, found: Any) -> None:
     """Write one down."""
-    with KEPT.open("a", encoding="utf-8") as file:
+    with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"key": key, "found": found}, ensure_ascii=False) + "\n")
 
 
@@ -227,25 +227,28 @@ def main() -> None:
         sys.stdout.write(json.dumps(run(CONTESTS[contest], name, rate, seed, steps)))
         return
     share, seeds = (0.02, 1) if given.quick else (given.share, given.seeds)
+    path = KEPT.with_name("fields-quick.jsonl") if given.quick else KEPT
     for each in given.only:
-        compete(CONTESTS[each], seeds, share)
-    rows = [row for each in CONTESTS.values() for row in table(each, seeds, share)]
-    if not given.quick:
+        compete(CONTESTS[each], seeds, share, path)
+    rows = [row for each in CONTESTS.values() for row in table(each, seeds, share, path)]
+    if given.quick:
+        path.unlink()
+    else:
         print(f"\nwritten: {write('fields', rows, environment=environment())}")
 
 
-def compete(contest: Contest, seeds: int, share: float) -> None:
+def compete(contest: Contest, seeds: int, share: float, path: Path) -> None:
     """All runs of a task that are not kept yet."""
-    done = kept()
+    done = kept(path)
     key = f"{contest.name} prices"
     if key not in done:
-        keep(key, prices(contest, 20))
-        done = kept()
+        keep(path, key, prices(contest, 20))
+        done = kept(path)
     cost = done[key]
     print(f"{contest.name}: CPU milliseconds a step: " + ", ".join(f"{k} {1e3 * v:.1f}" for k, v in cost.items()))
     jobs = [(name, rate, seed) for seed in range(seeds) for name in MODELS for rate in RATES]
     for number, (name, rate, seed) in enumerate(jobs, 1):
-        key, done = run_key(contest, name, rate, seed, share), kept()
+        key, done = run_key(contest, name, rate, seed, share), kept(path)
         if key in done or (seed and rate != chosen_rate(done, contest, name, share)):
             continue
         steps = max(10, round(share * contest.seconds / cost[name]))
@@ -255,7 +258,7 @@ def compete(contest: Contest, seeds: int, share: float) -> None:
         if made.returncode:
             sys.exit(made.stderr)
         found = json.loads(made.stdout) | {"steps": steps}
-        keep(key, found)
+        keep(path, key, found)
         first = list(found.items())[:2]
         said = ", ".join(f"{k} {v:.4f}" for k, v in first)
         print(f"{number}/{len(jobs)}  {key}: {said}  {steps} steps, {time.monotonic() - start:.0f} s", flush=True)
@@ -271,9 +274,9 @@ def chosen_rate(done: dict[str, Any], contest: Contest, name: str, share: float)
     return min(RATES, key=lambda rate: done[run_key(contest, name, rate, 0, share)]["validation"])
 
 
-def table(contest: Contest, seeds: int, share: float) -> list[Row]:
+def table(contest: Contest, seeds: int, share: float, path: Path) -> list[Row]:
     """Test errors of each model at its better learning rate, beside the best peer."""
-    done, best = kept(), {}
+    done, best = kept(path), {}
     for name in MODELS:
         if all(run_key(contest, name, rate, 0, share) in done for rate in RATES):
             rate = chosen_rate(done, contest, name, share)
