@@ -2,7 +2,8 @@
 
     python benchmarks/memory.py                  # about four minutes on one core
 
-The cases and the counter are those of ``tests/test_memory.py``; the peaks come from the allocator's own record.
+The cases and the counter are those of ``tests/operators/test_memory.py``;
+the peaks come from the allocator's own record.
 """
 
 import os
@@ -22,7 +23,7 @@ from rich.table import Table
 
 from continua.lab.memory import silent
 from tests.measure import slope
-from tests.test_memory import BLOCKED, FUSED, LARGE, LINEAR, bytes_over
+from tests.operators.test_memory import BLOCKED, FUSED, LARGE, LINEAR, bytes_over
 
 
 def main() -> int:

@@ -33,7 +33,7 @@ from tests.cases import MODELS
 from tests.cases_models import of_fields, series, with_bases
 from tests.exact import gradients, worst
 from tests.measure import gap, random, slope, stirred
-from tests.test_memory import peak
+from tests.operators.test_memory import peak
 
 CLOSE = 1e-10
 LATE = [Lean(), Recompute(), Checkpoint(3), Mixed(3), Reversible()]

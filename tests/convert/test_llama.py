@@ -12,10 +12,7 @@ import continua as ct
 from continua.config import to_plain
 from continua.convert.huggingface import hf_names
 from continua.errors import CheckpointError
-from tests.exact import gap, gradients, stirred
-from tests.islands import ISLANDS, Float32Shapes, lifted
-from tests.refusals import refused
-from tests.test_hugging_face import (
+from tests.convert.test_hugging_face import (
     EACH_ATTENTION,
     EVERY,
     IDS,
@@ -28,6 +25,9 @@ from tests.test_hugging_face import (
     of_ours,
     on_disk,
 )
+from tests.exact import gap, gradients, stirred
+from tests.islands import ISLANDS, Float32Shapes, lifted
+from tests.refusals import refused
 
 transformers = pytest.importorskip("transformers")
 

@@ -78,8 +78,8 @@ def test_gradients_are_equal_on_both_ranks_and_the_average_of_both_for_every_adj
 
     from safetensors.torch import load_file
 
-    root = Path(__file__).resolve().parent.parent
-    line = "import sys; from tests.test_ddp import work; work(int(sys.argv[1]), sys.argv[2])"
+    root = Path(__file__).resolve().parents[2]
+    line = "import sys; from tests.training.test_ddp import work; work(int(sys.argv[1]), sys.argv[2])"
     started = [
         subprocess.Popen(
             [sys.executable, "-c", line, str(rank), str(tmp_path)], cwd=root, stderr=subprocess.PIPE, text=True

@@ -401,8 +401,8 @@ def _drawn() -> Plain:
 
 @pytest.mark.spec("T6", "B8")
 def test_two_processes_walk_as_one(tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parent.parent
-    line = "import sys; from tests.test_kfac import work; work(int(sys.argv[1]), sys.argv[2], 2)"
+    root = Path(__file__).resolve().parents[2]
+    line = "import sys; from tests.optim.test_kfac import work; work(int(sys.argv[1]), sys.argv[2], 2)"
     jobs = [subprocess.Popen([sys.executable, "-c", line, str(r), str(tmp_path)], cwd=root) for r in range(2)]
     assert [job.wait(timeout=300) for job in jobs] == [0, 0]
     work(0, str(tmp_path), 1)

@@ -1,6 +1,6 @@
 """One command on two processes: data-parallel copies and sharded weights walk the curve of one process.
 
-This file is also what each of the processes runs: ``torchrun … -m tests.test_ranks FOLDER``.
+This file is also what each of the processes runs: ``torchrun … -m tests.training.test_ranks FOLDER``.
 """
 
 import json
@@ -20,7 +20,7 @@ from continua.training import KineticEnergy, Progress, Run, fit
 from continua.training.distributed import World, joined
 from tests.runs import silent, states, steps_of, tiny_model, tiny_task, tiny_text
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 STEPS, FEW = 50, 8
 KINDS = {"copied": False, "sharded": True}
 CLOSE = {"float64": 1e-9, "float32": 1e-5}
@@ -78,7 +78,7 @@ def done(tmp_path_factory) -> Path:
     trained(folder / "one-few", "float64")
     for kind in KINDS:
         assert trained(folder / f"{kind}-ended-few", "float64", watch=stop).ended == "interrupted"
-    job = torchrun("-m", "tests.test_ranks", str(folder))
+    job = torchrun("-m", "tests.training.test_ranks", str(folder))
     said = job.communicate(timeout=300)
     assert job.returncode == 0, said[1][-3000:]
     for kind in KINDS:

@@ -20,7 +20,7 @@ from tests.cases_models import discrete, words
 from tests.measure import gap, random, slope, stirred
 from tests.refusals import refused
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 # --- adaptive views --------------------------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ def compiled_gap(name: str, whole: bool) -> float:
 def test_the_depth_of_a_model_compiles_into_one_graph_and_the_model_into_some() -> None:
     code = """if True:
         import json
-        from tests.test_depth_models import COMPILED, compiled_gap
+        from tests.flow.test_depth_models import COMPILED, compiled_gap
         found = {}
         for name, whole in [*((name, False) for name in COMPILED), ("continuous words", True)]:
             try:

@@ -31,8 +31,8 @@ from continua.operators import (
     Window,
 )
 from tests.families import FAMILIES
+from tests.lab.test_probes import particles, stirred
 from tests.packages import folder_of
-from tests.test_probes import particles, stirred
 from tools.packages import MINILM
 
 ROUND_OFF = 1e-12  # of R² in float64, whose error is the square of that of the states

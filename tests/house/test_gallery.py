@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
 SHOWN = re.findall(r"\(images/(lab-[\w-]+\.(?:png|gif))\)", PAGE)
 SCRIPTS = sorted(set(re.findall(r"`examples/(lab_\w+)\.py`", PAGE)))

@@ -21,15 +21,15 @@ from continua.errors import CheckpointError, ConfigError
 from continua.fields import counted
 from continua.models import zoo
 from continua.models.build import discrete_axes
-from tests.exact import gap, gradients, numbers, stirred
-from tests.islands import Float32Shapes, lifted
-from tests.refusals import refused
-from tests.test_hugging_face import (
+from tests.convert.test_hugging_face import (
     EACH_ATTENTION,
     VOCAB,
     agree,
     on_disk,
 )
+from tests.exact import gap, gradients, numbers, stirred
+from tests.islands import Float32Shapes, lifted
+from tests.refusals import refused
 
 transformers = pytest.importorskip("transformers")
 

@@ -28,7 +28,7 @@ from continua.tasks.vorticity import (
 from tests.measure import gap, random, slope
 from tests.refusals import refused
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SQUARE = Product((Interval(), Interval()))
 TORUS = Product((Circle(), Circle()))
 

@@ -19,7 +19,7 @@ from continua.models import Observations, Readout
 from continua.operators import PreNorm
 from tests.exact import EXACT, gap, gradients, numbers, worst
 
-SCRIPT = Path(__file__).resolve().parent.parent / "examples" / "one_file.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "one_file.py"
 B, CHANNELS = 2, 2
 
 

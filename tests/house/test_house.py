@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 # A room imports only rooms that stand before it.
 ROOMS = [

@@ -37,7 +37,7 @@ from continua.tasks import Example
 from tests.families import FAMILIES
 from tests.refusals import refused
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 EXACT = 1e-12  # float64 arithmetic of short sums
 FITTED = 1e-9  # least squares, singular values
 

@@ -20,7 +20,7 @@ from continua.training.penalty import penalties
 from tests.measure import gap, random
 from tests.refusals import refused
 from tests.runs import silent, steps_of, tiny_text
-from tests.test_at import Replay
+from tests.training.test_at import Replay
 
 SMALL = {"d": 16, "modes": 3, "context": 8, "batch": 4, "save_every": 2, "evaluate_every": 100}
 

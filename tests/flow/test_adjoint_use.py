@@ -37,8 +37,8 @@ from continua.lab.memory import uncollected
 from tests.cases import ALL_SOLVERS, EXACT_ADJOINTS, INEXACT_ADJOINTS
 from tests.flows import BOTH, MATRICES, SPAN, START, learning, pulled, start, towards
 from tests.measure import gap, random
+from tests.operators.test_memory import peak
 from tests.refusals import refused
-from tests.test_memory import peak
 
 CLOSE = 1e-10
 REPLAYING = [adjoint for adjoint in EXACT_ADJOINTS if not isinstance(adjoint, Reversible)]
@@ -309,7 +309,7 @@ def test_a_fixed_step_solve_compiles_into_one_graph_for_every_solver() -> None:
     code = """if True:
         import json
         from tests.cases import ALL_SOLVERS
-        from tests.test_adjoint_use import compiled_gap
+        from tests.flow.test_adjoint_use import compiled_gap
         found = {}
         for solver in ALL_SOLVERS:
             try:
@@ -318,7 +318,7 @@ def test_a_fixed_step_solve_compiles_into_one_graph_for_every_solver() -> None:
                 found[str(solver)] = repr(problem)[:2000]
         print(json.dumps(found))
     """  # in a process of its own: the shape checks of the tests cannot be compiled
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=root)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

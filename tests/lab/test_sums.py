@@ -11,9 +11,9 @@ from continua.errors import ConfigError
 from continua.geometry import sphere
 from continua.lab import ByFourier, ByHarmonics, Dense, Fused, Norm, Particles, SelfAttention, Unnormalised, layers
 from continua.lab.sums import Query, chosen, has_finufft, modes, real_harmonics
+from tests.lab.test_particles import DOUBLE, drawn, masses
 from tests.measure import gap, random
 from tests.refusals import refused
-from tests.test_particles import DOUBLE, drawn, masses
 
 CLOSE = 1e-11  # sums over some hundred tokens by another order of additions, relative to the greatest
 WAYS = {"fused": Fused(), "Fourier": ByFourier(), "harmonics": ByHarmonics()}

@@ -17,7 +17,7 @@ from continua.training import JacobianNorm, KineticEnergy, Run, checkpoint, fit
 from tests.refusals import refused
 from tests.runs import FAST, silent, states, steps_of, timeless, tiny_model, tiny_task
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}
 HARD = {"optimiser": FAST, "penalties": 1e-3 * KineticEnergy() + 1e-3 * JacobianNorm(), "watch": silent}
 

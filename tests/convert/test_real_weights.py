@@ -224,6 +224,6 @@ def test_smollm2_writes_the_same_tokens(tmp_path: Path) -> None:
 @pytest.mark.spec("M9", "A8")
 def test_the_example_keeps_its_word(minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It asserts the numbers that it prints."""
-    script = Path(__file__).resolve().parent.parent / "examples" / "real_model.py"
+    script = Path(__file__).resolve().parents[2] / "examples" / "real_model.py"
     runpy.run_path(str(script))["main"](minilm, tmp_path)
     assert "answers with the same bits" in capsys.readouterr().out

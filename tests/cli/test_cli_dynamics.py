@@ -9,8 +9,8 @@ import continua as ct
 from continua.cli import app
 from continua.errors import CheckpointError, ConfigError, ShapeError
 from continua.models.build import continuous_parts
+from tests.cli.test_cli import command, small_bert
 from tests.refusals import refused
-from tests.test_cli import command, small_bert
 from tools import real_models
 from tools.packages import Unavailable
 
