@@ -246,10 +246,14 @@ def _pickle_imports(module: Module) -> Iterator[str]:
 
 
 def texts(root: Path) -> Iterator[Path]:
-    """The text files of the tree: no hidden folder except .ci, nothing that is built or downloaded."""
+    """The text files of the tree: no hidden folder except .ci, nothing that is built or downloaded.
+
+    In a worktree of git ``.git`` is a file: it is none of the tree either.
+    """
     for folder, inner, files in os.walk(root):
         inner[:] = sorted(name for name in inner if name == ".ci" or not (name.startswith(".") or name in UNREAD))
-        yield from (Path(folder, name) for name in sorted(files) if Path(name).suffix in TEXT)
+        kept = (name for name in sorted(files) if name != ".git" and Path(name).suffix in TEXT)
+        yield from (Path(folder, name) for name in kept)
 
 
 def check_paths(root: Path) -> Iterator[str]:
