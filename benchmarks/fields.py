@@ -30,6 +30,9 @@ import torch
 from common import RESULTS, Row, environment, interleaved, write
 
 from continua.axes import Circle, Samples
+from continua.data import neuraloperator_files as packaged
+from continua.data.pairs import Pairs
+from continua.data.store import generated
 from continua.models import Batch
 from continua.recipes.functions import (
     SCHEDULE,
@@ -40,10 +43,7 @@ from continua.recipes.functions import (
     optimiser_of,
     stride_of,
 )
-from continua.tasks import packaged
 from continua.tasks.functions import Functions, predict, relative, scattered
-from continua.tasks.pairs import Pairs
-from continua.tasks.store import generated
 from continua.training import fit
 from tools.packages import NEURALOPERATOR, fetch
 

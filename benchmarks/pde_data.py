@@ -20,11 +20,11 @@ from common import Row, environment, write
 from rich.console import Console
 from rich.table import Table
 
-from continua.tasks import packaged
-from continua.tasks.elliptic import darcy, darcy_pairs, flux_balance
-from continua.tasks.equations import burgers, burgers_pairs, cole_hopf
-from continua.tasks.pairs import Pairs
-from continua.tasks.vorticity import navier_stokes, torus_field, usual_forcing, vorticity_paths, waves
+from continua.data import neuraloperator_files as packaged
+from continua.data.burgers import burgers, burgers_pairs, cole_hopf
+from continua.data.darcy import darcy, darcy_pairs, flux_balance
+from continua.data.navier_stokes import navier_stokes, torus_field, usual_forcing, vorticity_paths, waves
+from continua.data.pairs import Pairs
 from continua.typing import Tensor
 from tools.packages import NEURALOPERATOR, Unavailable, fetch
 

@@ -12,10 +12,10 @@ from series_data import japanese_vowels, mnist1d
 from series_peers import CDE, CNN, GRU, MTAN, train
 from series_runs import CHOOSING, SEEDS, Runs, line, shown, steps_for, tried
 
+from continua.data.augmentation import Change, drawing, scattered, stretch
+from continua.data.ragged import Ragged
 from continua.recipes.estimators import ContinuaClassifier
 from continua.recipes.series import SeriesSettings
-from continua.tasks.changes import Change, drawing, scattered, stretch
-from continua.tasks.ragged import Ragged
 from continua.tasks.series import Classes, Scale
 from continua.tasks.task import generator_for
 

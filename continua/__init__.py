@@ -25,6 +25,7 @@ _ROOMS = {
     ),
     "models": "Batch EncoderDecoder Greedy Sample Transformer generate load stream zoo",
     "optim": "",
+    "data": "",
     "tasks": "",
     "training": "Elastic KineticEnergy Run fit",
     "recipes": "ContinuaClassifier ContinuaForecaster",

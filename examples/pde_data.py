@@ -15,12 +15,12 @@ import matplotlib
 import torch
 from rich.progress import Progress
 
+from continua.data.burgers import cole_hopf
+from continua.data.darcy import darcy, flux_balance
+from continua.data.navier_stokes import navier_stokes, usual_forcing
+from continua.data.pairs import Pairs
+from continua.data.store import generated
 from continua.lab.canvas import COLOURS, FAINT, INK
-from continua.tasks.elliptic import darcy, flux_balance
-from continua.tasks.equations import cole_hopf
-from continua.tasks.pairs import Pairs
-from continua.tasks.store import generated
-from continua.tasks.vorticity import navier_stokes, usual_forcing
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

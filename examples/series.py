@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from continua.data.augmentation import Change
 from continua.lab.canvas import COLOURS, FAINT
 from continua.lab.plots import pyplot, save
 from continua.recipes.estimators import ContinuaClassifier, ContinuaForecaster
 from continua.recipes.series import SeriesSettings
-from continua.tasks.changes import Change
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 

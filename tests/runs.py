@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from continua.axes import at
+from continua.data.corpus import Corpus, cut
 from continua.flow import Fixed, LieTrotter
 from continua.models import Transformer
 from continua.models.build import continuous_parts
@@ -16,7 +17,6 @@ from continua.operators import Parts
 from continua.operators.dropout import Drop
 from continua.optim import AdamW, ByRole
 from continua.tasks import Characters, Text
-from continua.tasks.corpus import Corpus, cut
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "one", "dog", "ran", "far", "from", "it"]
 FAST = ByRole(AdamW(1e-2))

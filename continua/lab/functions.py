@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from continua.data.pairs import Pairs
 from continua.lab.canvas import COLOURS, FAINT, INK
 from continua.models import Batch
 from continua.tasks.functions import predict, relative, scattered
-from continua.tasks.pairs import Pairs
 from continua.typing import Tensor
 
 SHOWN = 3  # functions in a picture

@@ -9,14 +9,15 @@ import numpy as np
 import torch
 
 from continua.config import from_plain, to_plain
+from continua.data.augmentation import Change
+from continua.data.generation import generator_for
+from continua.data.ragged import JUMP, Ragged
 from continua.errors import CheckpointError, ConfigError, GridError, ShapeError
 from continua.models import load as load_model
 from continua.optim import AdamW, ByRole, Cosine
 from continua.recipes.series import SeriesSettings, Size
-from continua.tasks.changes import Change
-from continua.tasks.ragged import JUMP, Ragged
 from continua.tasks.series import Scale
-from continua.tasks.task import Task, generator_for
+from continua.tasks.task import Task
 from continua.training import fit
 from continua.training.watch import Bar, Progress
 

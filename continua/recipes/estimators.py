@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from continua.data.ragged import Ragged
 from continua.errors import ConfigError, GridError, ShapeError
 from continua.recipes.estimator_base import (  # which refuses with a remedy where scikit-learn is not installed
     Array,
@@ -17,8 +18,7 @@ from continua.recipes.estimator_base import (  # which refuses with a remedy whe
     column_or_1d,
 )
 from continua.recipes.series import SeriesSettings, classifier, forecaster
-from continua.tasks.answers import Answers, Asked, Filling, Quantiles, question
-from continua.tasks.ragged import Ragged
+from continua.tasks.forecasting import Answers, Asked, Filling, Quantiles, question
 from continua.tasks.series import Classes
 from continua.tasks.task import Task
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from continua.axes import at
+from continua.data.pairs import Pairs
+from continua.data.store import generated
 from continua.errors import ConfigError
 from continua.lab.functions import draw_functions, draw_resolution
 from continua.models import Batch, Transformer
@@ -17,8 +19,6 @@ from continua.optim import AdamW, ByRole, Cosine, Muon
 from continua.recipes.progress import bar
 from continua.recipes.recipe import Bundle, shipped
 from continua.tasks.functions import Functions, predict, relative, scattered
-from continua.tasks.pairs import Pairs
-from continua.tasks.store import generated
 from continua.training import Training
 
 SCHEDULE = Cosine(floor=0.0)  # errors of a few thousandths are the noise of the last steps: these end at zero

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from continua.axes import LeftEnd, Times, at
+from continua.data.augmentation import Change
 from continua.errors import ConfigError
 from continua.fields import ByBasis, Expansion, Nodal, Parametrisation
 from continua.flow import Fixed, LieTrotter
@@ -13,8 +14,7 @@ from continua.models.build import continuous_axes, pre_norm, smooth_bases
 from continua.models.init import Scaled, initialise
 from continua.models.stem import Convolution
 from continua.operators import ALiBi, Attention, Encoding, LayerNorm, Operator, Parts, Pointwise, Sinusoidal
-from continua.tasks.answers import Quantiles, question_features
-from continua.tasks.changes import Change
+from continua.tasks.forecasting import Quantiles, question_features
 from continua.tasks.series import Scale
 
 LONGEST = 1000.0  # wave lengths of the position reach from 2π units to 2π times this

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from continua.axes import Circle, Grid, Samples, factors
+from continua.data.generation import generator_for
+from continua.data.pairs import Pairs
 from continua.errors import ConfigError
 from continua.models import Batch
-from continua.tasks.pairs import Pairs
-from continua.tasks.task import Example, Score, generator_for
+from continua.tasks.task import Example, Score
 from continua.typing import Float, Tensor
 
 AT_ONCE = 2**17  # nodes of all samples that are answered in one call

@@ -13,9 +13,10 @@ import torch
 from torch.nn.functional import affine_grid, cross_entropy, grid_sample, interpolate
 
 from continua.axes import Grid, Interval, Midpoint, Product, ProductRule, grid_on
+from continua.data.generation import generator_for
 from continua.errors import ConfigError, ShapeError
 from continua.models import Batch
-from continua.tasks.task import Example, Score, divergence, generator_for
+from continua.tasks.task import Example, Score, divergence
 from continua.typing import Tensor
 
 SQUARE = Product((Interval(), Interval()))  # rows run along the first coordinate, columns along the second

@@ -7,11 +7,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from continua.config import register
+from continua.data.augmentation import Change, drawn
+from continua.data.generation import generator_for
+from continua.data.ragged import Ragged
 from continua.errors import ConfigError
 from continua.models import Batch
-from continua.tasks.changes import Change, drawn
-from continua.tasks.ragged import Ragged
-from continua.tasks.task import Example, Score, divergence, generator_for
+from continua.tasks.task import Example, Score, divergence
 from continua.typing import Tensor
 
 

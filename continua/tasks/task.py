@@ -1,6 +1,5 @@
 """What a task is: examples as a function of (seed, step), a loss, and a measure on held-out data."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -8,9 +7,12 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 
 from continua.axes import Grid
+from continua.data.generation import generator_for
 from continua.errors import ConfigError
 from continua.models import Batch
 from continua.typing import Tensor
+
+__all__ = ["Example", "Score", "Task", "divergence", "generator_for"]
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,3 @@ def divergence(answer: Tensor, teacher: Tensor) -> Tensor:
     exact = torch.promote_types(answer.dtype, torch.float32)
     p, q = (torch.log_softmax(logits.to(exact), -1) for logits in (teacher, answer))
     return (p.exp() * (p - q)).sum(-1)
-
-
-def generator_for(*words: object) -> torch.Generator:
-    """A generator seeded by a name: the same words give the same numbers on every machine."""
-    digest = hashlib.sha256("/".join(map(str, words)).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

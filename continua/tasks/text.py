@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
+from continua.data.corpus import Corpus
+from continua.data.generation import generator_for
+from continua.data.tokens import Tokeniser
 from continua.errors import ConfigError
 from continua.models import Batch
-from continua.tasks.corpus import Corpus
-from continua.tasks.task import Example, Score, divergence, generator_for
-from continua.tasks.tokens import Tokeniser
+from continua.tasks.task import Example, Score, divergence
 from continua.typing import Tensor
 
 

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from continua.data.burgers import burgers, cole_hopf, gaussian_fields
+from continua.data.etdrk4 import Stepper
 from continua.errors import ConfigError
-from continua.tasks.equations import Stepper, burgers, cole_hopf, gaussian_fields
 from tests.measure import gap, slope
 from tests.refusals import refused
 

@@ -11,11 +11,9 @@ import pytest
 import torch
 
 from continua.axes import Circle, Interval, Points, Product, ProductRule, Trapezoid, grid_on
-from continua.errors import ConfigError, ContinuaError, GridError, ShapeError, SolveError
-from continua.tasks.elliptic import darcy, darcy_pairs, flux_balance, neumann_field
-from continua.tasks.equations import _steps, burgers, burgers_pairs, cole_hopf
-from continua.tasks.pairs import Pairs, lattice
-from continua.tasks.vorticity import (
+from continua.data.burgers import _steps, burgers, burgers_pairs, cole_hopf
+from continua.data.darcy import darcy, darcy_pairs, flux_balance, neumann_field
+from continua.data.navier_stokes import (
     advection,
     navier_stokes,
     torus_field,
@@ -25,6 +23,8 @@ from continua.tasks.vorticity import (
     vorticity_paths,
     waves,
 )
+from continua.data.pairs import Pairs, lattice
+from continua.errors import ConfigError, ContinuaError, GridError, ShapeError, SolveError
 from tests.measure import gap, random, slope
 from tests.refusals import refused
 

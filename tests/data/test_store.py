@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import save_file
 
 from continua.axes import Circle, Interval, Product
+from continua.data import neuraloperator_files as packaged
+from continua.data.burgers import burgers
+from continua.data.darcy import darcy
+from continua.data.pairs import Pairs, lattice
+from continua.data.store import cache_folder, cached, generated, key_of, load, save
 from continua.errors import ConfigError, ShapeError
-from continua.tasks import packaged
-from continua.tasks.elliptic import darcy
-from continua.tasks.equations import burgers
-from continua.tasks.pairs import Pairs, lattice
-from continua.tasks.store import cache_folder, cached, generated, key_of, load, save
 from tests.measure import gap, random
 from tests.packages import folder_of
 from tests.refusals import refused

@@ -13,9 +13,9 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from continua.data.augmentation import Change
 from continua.recipes.estimators import ContinuaClassifier, ContinuaForecaster
 from continua.recipes.series import SeriesSettings
-from continua.tasks.changes import Change
 
 TINY = {"d": 8, "heads": 2, "depth": 1, "verbose": 0, "random_state": 0}
 # enough training for what the checks ask of answers

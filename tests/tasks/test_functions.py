@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from continua.axes import Axis, Circle, Interval, Points, Product, ProductRule, Times, Trapezoid, at, grid_on
 from continua.cli import app
 from continua.cli.predict import read, write
+from continua.data.pairs import Pairs, lattice
 from continua.errors import ConfigError, GridError, ShapeError
 from continua.models import Batch, Transformer, load
 from continua.models.functions import function_parts
@@ -19,7 +20,6 @@ from continua.models.latent import between, inside
 from continua.recipes import BurgersSettings, build
 from continua.recipes.functions import model_of, optimiser_of, stride_of, task_of
 from continua.tasks.functions import Functions, differences, predict, relative, roll_out, scattered
-from continua.tasks.pairs import Pairs, lattice
 from continua.training import fit
 from continua.typing import Tensor
 from tests.refusals import refused

@@ -6,6 +6,8 @@ import torch
 
 import continua as ct
 from continua.axes import Points, Times
+from continua.data.augmentation import Change, drawing, ending, scattered, stretch
+from continua.data.ragged import Ragged
 from continua.errors import ConfigError, GridError
 from continua.fields import counted
 from continua.models import Observations, Readout, Transformer
@@ -13,9 +15,7 @@ from continua.models.build import discrete_axes, pre_norm
 from continua.models.stem import Convolution, fit
 from continua.operators import LayerNorm, Pointwise
 from continua.recipes.series import SeriesSettings, Size, classifier, forecaster
-from continua.tasks.answers import Answers, Asked, Filling, Quantiles, question
-from continua.tasks.changes import Change, drawing, ending, scattered, stretch
-from continua.tasks.ragged import Ragged
+from continua.tasks.forecasting import Answers, Asked, Filling, Quantiles, question
 from continua.tasks.series import Classes, Scale
 from continua.tasks.task import Task, generator_for
 from tests.measure import gap, random

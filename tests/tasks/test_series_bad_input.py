@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from continua.data.ragged import Ragged
 from continua.errors import CheckpointError, ConfigError, ContinuaError, GridError, ShapeError
 from continua.recipes.estimators import ContinuaClassifier, ContinuaForecaster
 from continua.recipes.series import SeriesSettings
-from continua.tasks.answers import Filling
-from continua.tasks.ragged import Ragged
+from continua.tasks.forecasting import Filling
 from continua.tasks.series import Classes, Scale
 from tests.refusals import refused
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from continua.config import from_plain, to_plain
+from continua.data.corpus import cut
 from continua.errors import ConfigError
 from continua.models import Greedy
 from continua.tasks import BytePairs, Characters, Corpus, Score, Task, Text, from_file, generator_for, python_source
-from continua.tasks.corpus import cut
 from continua.training import Run, fit
 from tests.refusals import refused
 from tests.runs import FAST, silent, tiny_corpus, tiny_model, tiny_task, tiny_text

@@ -1,63 +1,15 @@
-"""Reference solutions of evolution equations on periodic domains: pseudo-spectral in space, ETDRK4 in time.
-
-Fields are sampled at x_j = j/n on the unit interval or square. Stiff linear parts are exact (Cox & Matthews 2002, with
-coefficients by contour integrals as Kassam & Trefethen 2005); products are dealiased by the 2/3 rule.
-"""
+"""Burgers' equation on the unit circle: pseudo-spectral in space (dealiased by the 2/3 rule), ETDRK4 in time."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
 from continua.axes import Circle
-from continua.errors import ConfigError, ShapeError
-from continua.tasks.pairs import Pairs, lattice
-from continua.tasks.task import generator_for
+from continua.data.etdrk4 import Stepper
+from continua.data.generation import ShareDone, check_finite, generator_for, in_chunks, normals
+from continua.data.pairs import Pairs, lattice
+from continua.errors import ConfigError
 from continua.typing import Float, Tensor
-
-CONTOUR = 32  # points of the circle on which the coefficients are averaged
-Watch = Callable[[float], None]  # is told which share of the way is done
-
-
-@dataclass(frozen=True)
-class Stepper:
-    """v' = Lv + N(v) for Fourier coefficients v, L diagonal: one step of length dt, order 4."""
-
-    linear: Tensor
-    nonlinear: Callable[[Tensor], Tensor]
-    dt: float
-
-    def coefficients(self) -> tuple[Tensor, ...]:
-        """e^{Ldt}, e^{Ldt/2}, and the weights of the four stages; near L = 0 by means over a circle around it."""
-        z = self.linear.to(torch.complex128) * self.dt
-        turn = torch.exp(1j * math.pi * (torch.arange(CONTOUR, dtype=torch.float64) + 0.5) / (CONTOUR / 2))
-        r = z[..., None] + turn
-        e, half = r.exp(), (r / 2).exp()
-        parts = (
-            (half - 1) / r,
-            (-4 - r + e * (4 - 3 * r + r * r)) / r**3,
-            (2 + r + e * (r - 2)) / r**3,
-            (-4 - 3 * r - r * r + e * (4 - r)) / r**3,
-        )
-        kept = [(self.dt * part.mean(-1)) for part in parts]
-        real = not self.linear.is_complex()
-        return z.exp().real if real else z.exp(), *(each.real if real else each for each in ((z / 2).exp(), *kept))
-
-    def run(self, v: Tensor, steps: int, watch: Watch | None = None) -> Tensor:
-        """So many steps."""
-        whole, half, q, first, middle, last = self.coefficients()
-        for step in range(steps):
-            n0 = self.nonlinear(v)
-            a = half * v + q * n0
-            na = self.nonlinear(a)
-            b = half * v + q * na
-            nb = self.nonlinear(b)
-            c = half * a + q * (2 * nb - n0)
-            v = whole * v + first * n0 + 2 * middle * (na + nb) + last * self.nonlinear(c)
-            if watch is not None:
-                watch((step + 1) / steps)
-        return v
 
 
 def burgers(
@@ -65,7 +17,7 @@ def burgers(
     viscosity: float = 0.01,
     until: float = 1.0,
     steps: int | None = None,
-    watch: Watch | None = None,
+    watch: ShareDone | None = None,
 ) -> Float[Tensor, "*b n"]:
     """u_t + u u_x = ν u_xx on the unit circle: u at the time ``until``.
 
@@ -123,21 +75,13 @@ def gaussian_fields(
     return torch.fft.irfft(v, n)
 
 
-def normals(count: int, generator: torch.Generator) -> Tensor:
-    """Normal numbers, of which a longer row begins with the shorter.
-
-    Rows of ``torch.randn`` do not: it draws its last sixteen anew unless sixteen divides the length.
-    """
-    return torch.randn(-(-count // 16) * 16, generator=generator, dtype=torch.float64)[:count]
-
-
 def burgers_pairs(
     count: int,
     n: int = 1024,
     viscosity: float = 0.01,
     until: float = 1.0,
     seed: int = 0,
-    watch: Watch | None = None,
+    watch: ShareDone | None = None,
 ) -> Pairs:
     """u(·, 0) ↦ u(·, until) of Burgers' equation on the unit circle, u(·, 0) drawn from N(0, 625(−Δ + 25)^{−2}).
 
@@ -162,27 +106,6 @@ def burgers_pairs(
     inputs, outputs = in_chunks(count, max(1, 2**16 // fine), make, watch)
     points = lattice(Circle(), torch.arange(n, dtype=torch.float64) / n)
     return Pairs("burgers", Circle(), inputs, outputs, points)
-
-
-def in_chunks(
-    count: int, size: int, make: Callable[[range], tuple[Tensor, ...]], watch: Watch | None
-) -> tuple[Tensor, ...]:
-    """Draws 0…count−1 made ``size`` at a time, in float32."""
-    if count < 1:
-        raise ConfigError("a set needs at least one draw", got=count, remedy="Ask for a count above zero.")
-    found = []
-    for start in range(0, count, size):
-        found.append([part.float() for part in make(range(start, min(start + size, count)))])
-        if watch is not None:
-            watch(min(start + size, count) / count)
-    return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
-
-
-def check_finite(values: Tensor, what: str = "the field") -> None:
-    """Refuse NaN and infinity before they spread over the whole domain."""
-    if not bool(torch.isfinite(values).all()):
-        bad = int((~torch.isfinite(values)).sum())
-        raise ShapeError(f"{what} must be finite", got=f"{bad} NaN or infinite values", remedy="Leave them out.")
 
 
 def _steps(speed: float, n: int, viscosity: float, until: float) -> int:

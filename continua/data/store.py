@@ -17,11 +17,12 @@ from safetensors.torch import save as as_bytes
 
 from continua.axes import Axis
 from continua.config import from_plain, to_plain
+from continua.data.burgers import burgers_pairs
+from continua.data.darcy import darcy_pairs
+from continua.data.generation import ShareDone
+from continua.data.navier_stokes import vorticity_pairs
+from continua.data.pairs import Pairs
 from continua.errors import ConfigError, ContinuaError, nearest
-from continua.tasks.elliptic import darcy_pairs
-from continua.tasks.equations import Watch, burgers_pairs
-from continua.tasks.pairs import Pairs
-from continua.tasks.vorticity import vorticity_pairs
 
 TENSORS = ("inputs", "outputs", "points")
 CONTIGUOUS = torch.contiguous_format
@@ -41,7 +42,9 @@ GENERATORS: Mapping[str, Generator] = {
 }
 
 
-def generated(name: str, count: int, watch: Watch | None = None, root: Path | None = None, **settings: Any) -> Pairs:
+def generated(
+    name: str, count: int, watch: ShareDone | None = None, root: Path | None = None, **settings: Any
+) -> Pairs:
     """The set of a generator by its name, from the cache if it was made before: ``generated("burgers", 1200, n=1024)``.
 
     What is not set keeps the generator's own value, and is part of the key.
@@ -69,7 +72,7 @@ def cached(
     make: Callable[..., Pairs],
     name: str,
     settings: Mapping[str, Any],
-    watch: Watch | None = None,
+    watch: ShareDone | None = None,
     version: int = 1,
     root: Path | None = None,
 ) -> Pairs:

@@ -6,10 +6,9 @@ import math
 import torch
 
 from continua.axes import Interval, Product
+from continua.data.generation import ShareDone, check_finite, generator_for, in_chunks, normals
+from continua.data.pairs import Pairs, lattice
 from continua.errors import ConfigError, ShapeError, SolveError
-from continua.tasks.equations import Watch, check_finite, in_chunks, normals
-from continua.tasks.pairs import Pairs, lattice
-from continua.tasks.task import generator_for
 from continua.typing import Float, Tensor
 
 SQUARE = Product((Interval(), Interval()))
@@ -120,7 +119,7 @@ def darcy_pairs(
     low: float = 3.0,
     refine: int = 1,
     seed: int = 0,
-    watch: Watch | None = None,
+    watch: ShareDone | None = None,
 ) -> Pairs:
     """a ↦ u with −∇·(a∇u) = 1 on the unit square, u = 0 on its boundary: a is ``high`` where a random field is ≥ 0,
     else ``low``; the field is drawn from N(0, (−Δ + 9)^{−2}) with zero slope at the boundary.

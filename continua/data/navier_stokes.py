@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 
 from continua.axes import Circle, Product
+from continua.data.etdrk4 import Stepper
+from continua.data.generation import ShareDone, check_finite, generator_for, in_chunks, normals
+from continua.data.pairs import Pairs, lattice
 from continua.errors import ConfigError, SolveError
-from continua.tasks.equations import Stepper, Watch, check_finite, in_chunks, normals
-from continua.tasks.pairs import Pairs, lattice
-from continua.tasks.task import generator_for
 from continua.typing import Float, Tensor
 
 TORUS = Product((Circle(), Circle()))
@@ -81,7 +81,7 @@ def navier_stokes(
     until: float = 1.0,
     forcing: Float[Tensor, "n n"] | None = None,
     steps: int | None = None,
-    watch: Watch | None = None,
+    watch: ShareDone | None = None,
 ) -> Float[Tensor, "*b n n"]:
     """ω_t + u·∇ω = νΔω + f on the unit torus: ω at the time ``until``. Fields are sampled at (i, j)/n.
 
@@ -145,7 +145,7 @@ def vorticity_paths(
     times: int = 20,
     refine: int = 1,
     seed: int = 0,
-    watch: Watch | None = None,
+    watch: ShareDone | None = None,
 ) -> Float[Tensor, "count times n n 1"]:
     """ω(·, 0), ω(·, 1), …, ω(·, times − 1) under the usual forcing, from draws of N(0, 7³(−Δ + 49)^{−5/2}).
 
@@ -193,7 +193,7 @@ def vorticity_pairs(
     times: int = 20,
     refine: int = 1,
     seed: int = 0,
-    watch: Watch | None = None,
+    watch: ShareDone | None = None,
 ) -> Pairs:
     """ω(·, t) ↦ ω(·, t + 1) along the paths of ``vorticity_paths``, in order: times − 1 pairs of a path, then the next.
 

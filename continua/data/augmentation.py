@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from continua.data.ragged import Ragged
 from continua.errors import ConfigError
-from continua.tasks.ragged import Ragged
 from continua.typing import Tensor
 
 Draw = Callable[..., Tensor]

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch.nn.functional import softplus
 
+from continua.data.augmentation import Change, drawing, drawn, ending, scattered, stretch
+from continua.data.generation import generator_for
+from continua.data.ragged import Ragged
 from continua.errors import ConfigError
 from continua.models import Batch
-from continua.tasks.changes import Change, drawing, drawn, ending, scattered, stretch
-from continua.tasks.ragged import Ragged
 from continua.tasks.series import Scale
-from continua.tasks.task import Example, Score, generator_for
+from continua.tasks.task import Example, Score
 from continua.typing import Tensor
 
 FAR = 10.0  # standard deviations

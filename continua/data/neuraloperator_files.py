@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 
 from continua.axes import Circle
+from continua.data.darcy import SQUARE
+from continua.data.pairs import Pairs, lattice
 from continua.errors import ConfigError
-from continua.tasks.elliptic import SQUARE
-from continua.tasks.pairs import Pairs, lattice
 from continua.typing import Tensor
 
 FILES: Mapping[str, str] = {

@@ -1,0 +1,32 @@
+"""Data: PDE solvers, corpora and tokenisers, series, pairs of functions, and the cache that keeps them."""
+
+from continua.data.augmentation import Change
+from continua.data.burgers import burgers_pairs
+from continua.data.corpus import Corpus, from_file, python_source
+from continua.data.darcy import darcy_pairs
+from continua.data.generation import generator_for
+from continua.data.navier_stokes import vorticity_pairs, vorticity_paths
+from continua.data.pairs import Pairs, lattice
+from continua.data.ragged import Ragged
+from continua.data.store import cached, generated
+from continua.data.tokens import BytePairs, Characters, Tokeniser
+
+__all__ = [
+    "BytePairs",
+    "Change",
+    "Characters",
+    "Corpus",
+    "Pairs",
+    "Ragged",
+    "Tokeniser",
+    "burgers_pairs",
+    "cached",
+    "darcy_pairs",
+    "from_file",
+    "generated",
+    "generator_for",
+    "lattice",
+    "python_source",
+    "vorticity_pairs",
+    "vorticity_paths",
+]
