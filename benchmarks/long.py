@@ -60,11 +60,11 @@ from continua.operators import (
     Nystrom,
     Position,
     PositiveFeatures,
-    Quick,
     Stationary,
+    Subquadratic,
     spread,
 )
-from continua.operators.scores import Plan, plan
+from continua.operators.attention.plan import Plan, plan
 from tests.measure import slope
 
 LONG, SIZES, ROUNDS = 16_384, (4_096, 8_192, 16_384, 32_768, 65_536, 131_072), 3
@@ -108,7 +108,7 @@ class Case:
 
     def plan(self, n: int, exact: bool = False, dtype: torch.dtype = torch.float32) -> tuple[Plan, dict[str, Any]]:
         """As ``Attention`` would plan, or for the plain kernel that this one stands for."""
-        kernel: Quick = self.kernel(n)
+        kernel: Subquadratic = self.kernel(n)
         plain, mask = kernel.plain(self.mask)
         position, grid = self.position or Position(), self.grid(n).to(torch.zeros((), dtype=dtype))
         heads = grid_on(Points(HEADS), Counting(HEADS))

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from continua.errors import ConfigError, nearest
 
 VERSION = 1
+ALIASES = {"Flat": "Uniform", "Given": "States"}  # kinds that earlier versions wrote under another name
 _classes: dict[str, type] = {}
 C = TypeVar("C", bound=type)
 
@@ -92,7 +93,7 @@ def _signature(cls: type) -> inspect.Signature:
 
 def build(name: str, values: Mapping[str, Any]) -> Any:
     """Call the registered class ``name``; unknown names and keys are answered with the nearest known one."""
-    cls = _classes.get(name)
+    cls = _classes.get(ALIASES.get(name, name))
     if cls is None:
         raise ConfigError("unknown kind in the configuration", got=repr(name), remedy=nearest(name, list(_classes)))
     parameters = _settings(_signature(cls))

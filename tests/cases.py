@@ -160,7 +160,7 @@ MASKS = [
 KERNELS: dict[str, op.Kernel] = {
     "softmax": Softmax(temperature=0.7),
     "additive": op.Additive(),
-    "flat": op.Flat(),
+    "flat": op.Uniform(),
     "local": op.Local(2.0),
     "comb": op.Comb(3.0),
     "comb with wide teeth": op.Comb(3.0, width=1.0),
@@ -296,7 +296,7 @@ MODELS: dict[str, Case] = {
     **{  # the stationary kernel has no use for queries and keys, which the laws of gradients ask after
         f"kernel {name}": Case(lambda kernel=kernel: discrete(kernel=kernel))
         for name, kernel in KERNELS.items()
-        if isinstance(kernel, op.Quick) and kernel.is_dot
+        if isinstance(kernel, op.Subquadratic) and kernel.is_dot
     },
     **{f"mask {mask}": Case(lambda mask=mask: discrete(mask=mask)) for mask in MASKS},
 }

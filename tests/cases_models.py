@@ -19,10 +19,10 @@ from continua.models import (
     Convolution,
     EncoderDecoder,
     FromCells,
-    Given,
     Observations,
     Pixels,
     Readout,
+    States,
     Tiling,
     Tokens,
     Transformer,
@@ -197,4 +197,4 @@ def layer() -> Transformer:
     """Layers on their own: a state in, a state out."""
     axes, native = COUNTED
     w = counted(axes)  # one set of weights for all depths
-    return Transformer(axes, native, Given(), post_norm((Attention(w), Pointwise(w)), lambda: LayerNorm(w)))
+    return Transformer(axes, native, States(), post_norm((Attention(w), Pointwise(w)), lambda: LayerNorm(w)))

@@ -7,7 +7,7 @@ import torch
 
 import continua as ct
 from continua.fields import counted
-from continua.models import Batch, Given, Pixels, Transformer
+from continua.models import Batch, Pixels, States, Transformer
 from continua.models.build import discrete_axes
 from continua.models.memory import Bank
 from continua.operators import Attention, Parts
@@ -29,7 +29,7 @@ def _with_bank() -> Transformer:
     axes, native = discrete_axes(16, 2, 16, 2)
     weights = counted(axes, 2)
     parts = Parts((Attention(weights), Attention(weights, cross=True)))
-    return Transformer(axes, native, Given(), parts, bank=Bank(weights.autonomous(), 3))
+    return Transformer(axes, native, States(), parts, bank=Bank(weights.autonomous(), 3))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import nn
 from continua.convert.names import Entry, Layout, NameMap, norm
 from continua.errors import CheckpointError
 from continua.fields import Parametrisation, counted
-from continua.models import EncoderDecoder, Given, Readout, Transformer
+from continua.models import EncoderDecoder, Readout, States, Transformer
 from continua.models.build import discrete_axes, post_norm, pre_norm
 from continua.operators import GELU, Activation, Attention, LayerNorm, Mask, Operator, Parts, Pointwise, ReLU
 
@@ -76,7 +76,7 @@ def _transformer(module: Any, mask: Mask | None) -> Transformer:
     if getattr(module, "norm", None) is not None:
         fixed = weights.autonomous()
         readout = Readout(fixed, before=(_like(fixed, module.norm),))
-    model = Transformer(axes, native, Given(), _block(weights, branches, ffn), readout)
+    model = Transformer(axes, native, States(), _block(weights, branches, ffn), readout)
     stored = {name: tensor.detach() for name, tensor in module.state_dict().items()}
     model.to(attention.out_proj.weight.dtype)
     model.load_state_dict(names.load(stored, model.state_dict()))

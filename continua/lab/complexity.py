@@ -37,14 +37,14 @@ from continua.operators import (
     Position,
     PreNorm,
     Project,
-    Quick,
     RMSNorm,
     Skip,
     SpectralConvolution,
     SphereProjection,
+    Subquadratic,
     depth_grid,
 )
-from continua.operators.attend import BLOCK
+from continua.operators.attention.fused import BLOCK
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def _attention(operator: Attention, n: Sizes) -> list[Cost]:
 
     Kept: the input (once for the three projections), queries, keys, values, the answer and its normaliser.
     """
-    if isinstance(operator.kernel, Quick):
+    if isinstance(operator.kernel, Subquadratic):
         got, remedy = type(operator.kernel).__name__, "Measure it: benchmarks/long.py does."
         raise ConfigError("the cost of a kernel without all pairs depends on the nodes", got=got, remedy=remedy)
     tokens, sources = n.b * n.t, n.rows if operator.cross else n.b * n.t

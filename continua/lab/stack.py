@@ -26,7 +26,7 @@ from continua.operators import (
     Skip,
     SphereProjection,
 )
-from continua.operators.depth import at_depth
+from continua.operators.weights import at_depth
 from continua.typing import Args, Tensor
 
 ATTENTION, FEED, NORM = "attention", "feed-forward", "norm"

@@ -4,7 +4,7 @@ from continua.models import zoo
 from continua.models.batch import Batch
 from continua.models.cells import Cells, FromCells, Tiling
 from continua.models.elastic import elastic
-from continua.models.embed import Given, Observations, Queries, Tokens
+from continua.models.embed import Observations, Queries, States, Tokens
 from continua.models.encoder_decoder import EncoderDecoder
 from continua.models.factored import Narrowed, Widened
 from continua.models.generate import generate, stream
@@ -15,7 +15,7 @@ from continua.models.readout import Readout
 from continua.models.sampling import Greedy, Sample, Sampling
 from continua.models.stem import Convolution
 from continua.models.store import load, save
-from continua.models.transformer import Held, Transformer, View
+from continua.models.transformer import FrozenView, Transformer, View
 
 __all__ = [
     "Bank",
@@ -25,9 +25,9 @@ __all__ = [
     "EncoderDecoder",
     "FromCells",
     "GPT2Init",
-    "Given",
+    "States",
     "Greedy",
-    "Held",
+    "FrozenView",
     "Narrowed",
     "Observations",
     "Patches",

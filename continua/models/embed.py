@@ -134,7 +134,7 @@ class Queries(nn.Module):
 
 
 @register
-class Given(nn.Module):
+class States(nn.Module):
     """X(0, t, d) is handed over as it is: [b, t, n] on the d grid of the call (layers used on their own)."""
 
     def forward(self, batch: Batch, grids: Grids) -> Tensor:

@@ -12,8 +12,8 @@ from continua.errors import ConfigError, GridError
 from continua.fields import Parametrisation
 from continua.flow.vectorfield import Bound
 from continua.operators import Grids, Operator
-from continua.operators.depth import Weight, at_depth, local
 from continua.operators.operator import Context, weights_of
+from continua.operators.weights import Weight, at_depth, local
 from continua.typing import Args, Float, Tensor
 
 RIDGE = 1e-3  # of the window's mass: where a window holds too few stamps, what they cannot tell is told as zero

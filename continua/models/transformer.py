@@ -241,9 +241,9 @@ class View:
         answer: Tensor = self.model(batch, at=self.discretisation)
         return answer
 
-    def held(self) -> "Held":
+    def held(self) -> "FrozenView":
         """A view that reads the weights once and keeps them: for serving, while they do not change."""
-        return Held(self.model, self.discretisation, {})
+        return FrozenView(self.model, self.discretisation, {})
 
     def states(self, batch: Batch | Tensor, every: int = 1) -> Trajectory:
         """Return the path X_z on this discretisation."""
@@ -260,7 +260,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Held(View):
+class FrozenView(View):
     """A view whose weights were read once, at its first call: quicker, without gradients, deaf to later changes."""
 
     memo: dict[int, Any]

@@ -1,16 +1,18 @@
 """Operators: maps of fields that know nothing of solvers."""
 
 from continua.operators.activation import ELU, GELU, Activation, Identity, ReLU, SiLU, Tanh
-from continua.operators.attention import Attention
+from continua.operators.attention.operator import Attention
 from continua.operators.cache import Cache
-from continua.operators.depth import Grids, depth_grid
 from continua.operators.dropout import Drop
-from continua.operators.features import PositiveFeatures
-from continua.operators.kernel import Additive, Flat, Kernel, Quick, Softmax
-from continua.operators.local import Comb, Local
+from continua.operators.kernels.features import PositiveFeatures
+from continua.operators.kernels.kernel import Additive, Kernel, Softmax, Subquadratic, Uniform
+from continua.operators.kernels.local import Comb, Local
+from continua.operators.kernels.nystrom import Nystrom
+from continua.operators.kernels.sampled import FewSources, redraw
+from continua.operators.kernels.sampling_error import Spread, spread
+from continua.operators.kernels.stationary import Gaussian, Stationary
 from continua.operators.mask import Both, Causal, Mask, Neighbours, Strided, Window
 from continua.operators.norm import Constraint, LayerNorm, Project, RMSNorm, SphereProjection
-from continua.operators.nystrom import Nystrom
 from continua.operators.operator import Chain, Context, Operator, Parts, PreNorm, Recorded, Skip
 from continua.operators.pointwise import Apply, Integral, Pointwise
 from continua.operators.position import (
@@ -23,11 +25,9 @@ from continua.operators.position import (
     Sinusoidal,
     WaveBias,
 )
-from continua.operators.sources import FewSources, redraw
 from continua.operators.spectral import SpectralConvolution
-from continua.operators.spread import Spread, spread
-from continua.operators.stationary import Gaussian, Stationary
 from continua.operators.waves import Waves
+from continua.operators.weights import Grids, depth_grid
 
 __all__ = [
     "Waves",
@@ -48,7 +48,7 @@ __all__ = [
     "Drop",
     "ELU",
     "Encoding",
-    "Flat",
+    "Uniform",
     "GELU",
     "Gaussian",
     "Grids",
@@ -68,7 +68,7 @@ __all__ = [
     "PositiveFeatures",
     "PreNorm",
     "Project",
-    "Quick",
+    "Subquadratic",
     "RMSNorm",
     "ReLU",
     "Recorded",

@@ -8,7 +8,7 @@ from torch import nn
 
 from continua.axes import Grid, mass_of
 from continua.fields import Parametrisation
-from continua.operators.depth import Grids, Weight
+from continua.operators.weights import Grids, Weight
 from continua.typing import Letter, Tensor
 
 ALONG = "dhz"

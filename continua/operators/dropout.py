@@ -7,8 +7,8 @@ import torch
 from continua.config import register
 from continua.errors import ConfigError
 from continua.flow.vectorfield import Bound, Gradients, HandWritten
-from continua.operators.depth import Grids
 from continua.operators.operator import Context, Operator
+from continua.operators.weights import Grids
 from continua.typing import Args, Tensor
 
 

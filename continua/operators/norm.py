@@ -11,9 +11,9 @@ from continua.errors import ContinuaError
 from continua.fields import Parametrisation
 from continua.flow.vectorfield import Bound
 from continua.operators.calibration import calibration, extra, folded
-from continua.operators.depth import Grids, Weight, at_depth, local
-from continua.operators.lean import LeanLayerNorm
+from continua.operators.manual_backward import LeanLayerNorm
 from continua.operators.operator import Context, Operator, weights_of
+from continua.operators.weights import Grids, Weight, at_depth, local
 from continua.typing import Args, Tensor, VectorFunction
 
 

@@ -11,8 +11,8 @@ from continua.axes import Grid
 from continua.config import register
 from continua.flow.vectorfield import Bound, Reading
 from continua.operators.cache import Cache
-from continua.operators.depth import Finish, Grids, Weight, sample
-from continua.operators.lean import LeanByGraph, LeanNormed, LeanSkip
+from continua.operators.manual_backward import LeanByGraph, LeanNormed, LeanSkip
+from continua.operators.weights import Finish, Grids, Weight, sample
 from continua.typing import Args, Tensor
 
 

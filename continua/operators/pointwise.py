@@ -7,10 +7,10 @@ from continua.fields import Parametrisation, kernel
 from continua.flow.vectorfield import Bound
 from continua.operators.activation import GELU, Activation, Identity
 from continua.operators.calibration import calibration, extra, folded
-from continua.operators.depth import Grids, Weight, at_depth, local
-from continua.operators.lean import LeanPointwise
+from continua.operators.linear import linear
+from continua.operators.manual_backward import LeanPointwise
 from continua.operators.operator import Context, Operator, weights_of
-from continua.operators.products import linear
+from continua.operators.weights import Grids, Weight, at_depth, local
 from continua.typing import Args, Tensor
 
 

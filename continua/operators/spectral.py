@@ -7,10 +7,10 @@ from continua.config import register
 from continua.fields import Parametrisation, kernel_std
 from continua.flow.vectorfield import Bound
 from continua.operators.activation import Activation, Identity
-from continua.operators.depth import Grids, Weight, at_depth, local
+from continua.operators.linear import linear
 from continua.operators.operator import Context, Operator, weights_of
-from continua.operators.products import linear
 from continua.operators.waves import Waves
+from continua.operators.weights import Grids, Weight, at_depth, local
 from continua.typing import Args, Tensor
 
 

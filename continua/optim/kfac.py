@@ -10,7 +10,7 @@ from torch import nn
 
 from continua.config import register
 from continua.errors import ConfigError
-from continua.operators.products import Moments, show
+from continua.operators.linear import Moments, show
 from continua.optim.about import About, Each
 from continua.optim.optimiser import AdamW, Optimiser
 from continua.optim.roles import Role

@@ -18,7 +18,7 @@ from torch.nn.functional import conv1d, gelu
 import continua as ct
 from continua.convert.names import Entry, Layout, NameMap, norm
 from continua.fields import counted
-from continua.models import EncoderDecoder, Given, Readout, Tokens, Transformer
+from continua.models import EncoderDecoder, Readout, States, Tokens, Transformer
 from continua.models.build import discrete_axes, pre_norm
 from continua.operators import GELU, Attention, Causal, LayerNorm, Learned, Pointwise
 from tests.exact import gap, numbers
@@ -43,7 +43,7 @@ def whisper() -> EncoderDecoder:
         return pre_norm((*attentions, Pointwise(w, GELU())), lambda: LayerNorm(w))
 
     after = Readout(fixed, before=(LayerNorm(fixed),))
-    encoder = Transformer(axes, native, Given(), block(Attention(w, bias=BIASED)), after)
+    encoder = Transformer(axes, native, States(), block(Attention(w, bias=BIASED)), after)
     attentions = Attention(w, mask=Causal(), bias=BIASED), Attention(w, cross=True, bias=BIASED)
     words = Tokens(fixed, VOCAB, Learned(fixed, CONTEXT))
     readout = Readout(fixed, VOCAB, before=(LayerNorm(fixed),), tied=True)

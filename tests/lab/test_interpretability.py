@@ -23,7 +23,7 @@ from continua.lab import (
     plot_rollout,
     rollout,
 )
-from continua.models import Batch, Given, Transformer
+from continua.models import Batch, States, Transformer
 from continua.models.build import discrete_axes
 from continua.models.refine import smooth_input, smooth_model
 from continua.operators import Attention, Context, Parts
@@ -38,7 +38,7 @@ def layer(n=8, heads=2, depth=1, mask=None):
     """Attention alone on a state that is handed over, all weights zero: uniform attention."""
     axes, native = discrete_axes(n, heads, n, depth)
     operator = Attention(counted(axes, depth), mask=mask, bias=())
-    model = Transformer(axes, native, Given(), Parts((operator,))).double()
+    model = Transformer(axes, native, States(), Parts((operator,))).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
@@ -49,7 +49,7 @@ def one_hot_layer(shift, strength=60.0, n=8, mask=None):
     """Both heads: queries are the one-hot of the own position, keys that of the position ``shift`` later."""
     axes, native = discrete_axes(2 * n, 2, 2 * n, 1)
     operator = Attention(counted(axes, 1), mask=mask, bias=())
-    model = Transformer(axes, native, Given(), Parts((operator,))).double()
+    model = Transformer(axes, native, States(), Parts((operator,))).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
@@ -143,7 +143,7 @@ def test_detectors_work_in_real_time(generator):
     observed = torch.tensor([[True] * 5, [True, True, True, False, False]])
     axes, native = discrete_axes(8, 2, 8, 1)
     axes = replace(axes, t=ct.Times())
-    model = Transformer(axes, native, Given(), Parts((Attention(counted(axes, 1)),))).double()
+    model = Transformer(axes, native, States(), Parts((Attention(counted(axes, 1)),))).double()
     x = torch.randn(2, 5, 8, generator=generator, dtype=torch.float64)
     (one,) = attention_maps(model, Batch(x, times=times, observed=observed))
     assert torch.equal(one.weights[1, :, 3:], torch.zeros(2, 2, 5, dtype=torch.float64))
@@ -286,8 +286,8 @@ def test_continuous_views_and_encoder_decoders_have_maps(generator):
     assert torch.allclose(rollout(maps).sum(-1), torch.ones(1, 5))
     axes, native = discrete_axes(8, 2, 8, 2)
     weights = counted(axes, 2)
-    encoder = Transformer(axes, native, Given(), Parts((Attention(weights),)))
-    decoder = Transformer(axes, native, Given(), Parts((Attention(weights), Attention(weights, cross=True))))
+    encoder = Transformer(axes, native, States(), Parts((Attention(weights),)))
+    decoder = Transformer(axes, native, States(), Parts((Attention(weights), Attention(weights, cross=True))))
     both = ct.EncoderDecoder(encoder, decoder)
     batch = Batch(torch.randn(1, 3, 8), source=Batch(torch.randn(1, 6, 8)))
     seen = attention_maps(both, batch)

@@ -13,7 +13,7 @@ from continua.fields import counted
 from continua.lab.interaction import SelfAttention
 from continua.lab.ladder import Ladder, best_identity, explained, ladder
 from continua.lab.probes import look
-from continua.models import Batch, Given, Transformer
+from continua.models import Batch, States, Transformer
 from continua.models.build import discrete_axes, post_norm, pre_norm
 from continua.models.elastic import elastic
 from continua.operators import (
@@ -54,7 +54,7 @@ PAIRS = torch.randn(6, 6, generator=torch.Generator().manual_seed(3), dtype=torc
 
 
 def made(block, axes=AXES):
-    return Transformer(axes, NATIVE, Given(), block)
+    return Transformer(axes, NATIVE, States(), block)
 
 
 def slopes():
@@ -157,7 +157,7 @@ def test_small_steps_on_the_sphere_are_tangent(generator):
     for step in (0.02, 0.01):
         model, tokens = particles(3.0, n=9, step=step, generator=generator.manual_seed(5))
         on_sphere = Project(SphereProjection(1 / math.sqrt(tokens.shape[-1])))
-        model = Transformer(model.axes, model.native, Given(), Parts((model.block.parts[0], on_sphere))).double()
+        model = Transformer(model.axes, model.native, States(), Parts((model.block.parts[0], on_sphere))).double()
         (layer,) = ladder(model, tokens, sinks=None).layers
         rest.append(1 - layer["identity"].r2)
         assert layer.beta == pytest.approx(3.0, rel=0.05)
@@ -191,7 +191,7 @@ def test_a_common_drift_is_all_null(generator):
     """V = 0 and a bias: every token moves alike, and no rung knows more than the nulls."""
     axes, native = discrete_axes(6, 1, 6, 1)
     operator = Attention(counted(axes, 1), bias=("o",))
-    model = Transformer(axes, native, Given(), Parts((operator,))).double()
+    model = Transformer(axes, native, States(), Parts((operator,))).double()
     with torch.no_grad():
         operator.v.coefficients.zero_()
         operator.bo.coefficients.fill_(0.3)

@@ -28,7 +28,7 @@ from continua.lab.ladder import ladder
 from continua.lab.probes import Sinks, angles, dynamics, effective_rank, energy, linked, look
 from continua.lab.spectra import matrices, spectra, spectrum
 from continua.lab.stack import opened
-from continua.models import Batch, Given, Transformer
+from continua.models import Batch, States, Transformer
 from continua.models.build import discrete_axes
 from continua.models.elastic import elastic
 from continua.operators import Attention, Parts
@@ -57,7 +57,7 @@ def particles(beta, n=7, d=6, step=1.0, generator=None):
     """One head with Q = K = V = I on given unit tokens: attention of the theory at β, and the tokens."""
     axes, native = discrete_axes(d, 1, d, 1)
     operator = Attention(counted(axes, 1), bias=())
-    model = Transformer(axes, native, Given(), Parts((operator,))).double()
+    model = Transformer(axes, native, States(), Parts((operator,))).double()
     with torch.no_grad():
         eye = torch.eye(d, dtype=torch.float64)
         operator.q.coefficients.copy_((beta * math.sqrt(d) * eye)[None, None])

@@ -29,7 +29,7 @@ from continua.lab.use import (
     scatter,
     separation,
 )
-from continua.models import Batch, Given, Pixels, Transformer
+from continua.models import Batch, Pixels, States, Transformer
 from continua.models.build import discrete_axes
 from continua.models.elastic import elastic
 from continua.operators import Attention, Parts, Project, SphereProjection
@@ -152,7 +152,7 @@ def identity_attention(depth=1, *after, v=None):
         for field, value in ((operator.q, eye), (operator.k, eye), (operator.v, eye if v is None else v)):
             field.coefficients.copy_(value.expand_as(field.coefficients))
         operator.o.coefficients.copy_(eye[:, None])
-    return Transformer(axes, native, Given(), Parts((operator, *after))).double()
+    return Transformer(axes, native, States(), Parts((operator, *after))).double()
 
 
 @pytest.mark.spec("L11")

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from continua.axes import Counting, Grid, Interval, Nested, Points, Samples, Times, grid_on
 from continua.operators import Attention, Causal, Softmax
-from continua.operators.attend import attend_blocked, attend_fused, attend_plain
+from continua.operators.attention.fused import attend_blocked, attend_fused, attend_plain
 from tests.bound import COUNTED, DEPTHS, UNEVEN, UNEVEN_AXES, apply, counted_grids, double, uneven_grid, uneven_grids
 from tests.cases import MASKS, POSITIONS
 from tests.measure import EXACT, gap, random

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import embedding, linear
 
-from continua.models import Batch, Given, Observations, Readout, Tokens
+from continua.models import Batch, Observations, Readout, States, Tokens
 from continua.models.embed import rows
 from continua.operators import GELU, Apply, Integral, LayerNorm
 from tests.bound import COUNTED, UNEVEN, apply, counted_grids, double, uneven_grids
@@ -50,7 +50,7 @@ def test_observations_are_lifted_on_any_width_grid_and_absent_ones_start_at_zero
 @pytest.mark.spec("M1")
 def test_a_given_state_is_handed_over_untouched() -> None:
     x = random(2, 5, 8)
-    assert Given()(Batch(x), counted_grids()) is x
+    assert States()(Batch(x), counted_grids()) is x
 
 
 @pytest.mark.spec("M1", "M10")

@@ -22,18 +22,18 @@ from continua.operators import (
     Causal,
     Comb,
     FewSources,
-    Flat,
     Gaussian,
     Kernel,
     Local,
     Mask,
     Nystrom,
     PositiveFeatures,
-    Quick,
     Softmax,
     Stationary,
-    features,
+    Subquadratic,
+    Uniform,
 )
+from continua.operators.kernels import features
 from tests.bound import COUNTED, COUNTED_AXES, apply, counted_grids, double
 from tests.cases import KERNELS
 from tests.measure import EXACT, gap, random, slope
@@ -78,7 +78,7 @@ def fresh_operator(gain: float, alone: bool) -> Attention:
 
 def operator(kernel: Kernel, mask: Mask | None, gain: float = GAIN) -> Attention:
     """Attention with this kernel; a stationary kernel is its position."""
-    one = copy.copy(fresh_operator(gain, isinstance(kernel, Stationary | Flat)))
+    one = copy.copy(fresh_operator(gain, isinstance(kernel, Stationary | Uniform)))
     one.kernel, one.mask = kernel, mask
     return one
 
@@ -204,12 +204,12 @@ def test_no_approximation_looks_ahead(kernel, kind) -> None:
 @pytest.mark.spec("A5")
 def test_every_quick_kernel_is_under_the_law() -> None:
     public = [one for name in operators.__all__ if inspect.isclass(one := getattr(operators, name))]
-    quick = {one for one in public if hasattr(one, "prepare") and one is not Quick}
+    quick = {one for one in public if hasattr(one, "prepare") and one is not Subquadratic}
     falling = {type(make(4, 0)) for make, _ in FALLING.values()}
     settling = {type(make(4)) for make, *_ in SETTLING.values()}
     assert quick == {type(one) for one in EXACT_KERNELS} | falling | settling
-    assert quick == {type(one) for one in KERNELS.values() if isinstance(one, Quick)}
-    kernels = {one for one in public if hasattr(one, "over_keys") and one not in (Kernel, Quick)}
+    assert quick == {type(one) for one in KERNELS.values() if isinstance(one, Subquadratic)}
+    kernels = {one for one in public if hasattr(one, "over_keys") and one not in (Kernel, Subquadratic)}
     assert kernels == {type(one) for one in KERNELS.values()}
     for kernel in KERNELS.values():
         assert isinstance(kernel, Kernel)

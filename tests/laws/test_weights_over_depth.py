@@ -26,7 +26,7 @@ from continua.flow import (
 )
 from continua.flow.walk import NODES
 from continua.lab.memory import uncollected
-from continua.models import Batch, Given
+from continua.models import Batch, States
 from continua.models.build import continuous_axes, pre_norm
 from continua.operators import Attention, LayerNorm, Pointwise
 from tests.cases import MODELS
@@ -45,7 +45,7 @@ def flow(z: Any, width: int = WIDTH, **choices: Any) -> ct.Transformer:
     axes, native = continuous_axes(ct.at(d=width, h=2, z=8), z=ct.Interval(0.0, 1.0))
     weights = with_bases(z=z)(axes, native)
     block = pre_norm((Attention(weights), Pointwise(weights, gain=0.1)), lambda: LayerNorm(weights, affine=False))
-    return ct.Transformer(axes, native, Given(), block)
+    return ct.Transformer(axes, native, States(), block)
 
 
 def fields_of(model: ct.Transformer) -> int:

@@ -10,7 +10,7 @@ from continua.config import from_plain, to_plain
 from continua.errors import ConfigError
 from continua.fields import ByNetwork, Legendre, counted, kernel_std
 from continua.flow import depths
-from continua.models import Given, Transformer
+from continua.models import States, Transformer
 from continua.models.build import discrete_axes
 from continua.models.init import GPT2Init, Scaled, Xavier, initialise
 from continua.models.refine import smooth_model
@@ -157,7 +157,7 @@ def test_equal_generators_give_equal_models():
 def test_encoder_decoders_and_observations_are_drawn(generator):
     axes, native = discrete_axes(8, 2, 8, 1)
     weights = counted(axes)
-    sides = [Transformer(axes, native, Given(), Parts((Attention(weights),))) for _ in range(2)]
+    sides = [Transformer(axes, native, States(), Parts((Attention(weights),))) for _ in range(2)]
     with torch.no_grad():
         for side in sides:
             for parameter in side.parameters():
@@ -170,7 +170,7 @@ def test_schemes_are_storable_and_networks_are_refused(generator):
     for scheme in (Xavier(2.0), GPT2Init(0.01), Scaled()):
         assert from_plain(to_plain(scheme)) == scheme
     axes, native = discrete_axes(8, 2, 8, 1)
-    model = Transformer(axes, native, Given(), Parts((Attention(ByNetwork(axes)),)))
+    model = Transformer(axes, native, States(), Parts((Attention(ByNetwork(axes)),)))
     before = [parameter.clone() for parameter in model.parameters()]
     with pytest.raises(ConfigError, match="Separable at block"):
         initialise(model, Xavier(), generator)

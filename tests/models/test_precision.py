@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import continua as ct
-from continua.operators.attend import attend_blocked, attend_fused, attend_plain
+from continua.operators.attention.fused import attend_blocked, attend_fused, attend_plain
 from tests.cases import MODELS
 from tests.exact import gap, numbers
 

@@ -17,7 +17,7 @@ import continua as ct
 from continua.axes import counting, grid_on
 from continua.fields import counted
 from continua.models.build import discrete_axes, pre_norm
-from continua.models.embed import Given
+from continua.models.embed import States
 from continua.operators import Mask, Parts, Sinusoidal
 from tests.exact import gap, gradients, numbers, stirred, worst
 from tests.measure import slope
@@ -34,7 +34,7 @@ def layer(d: int, m: int = 1, mask: Mask | None = None, t: ct.axes.Axis | None =
         axes = ct.Axes(t, axes.d, axes.h, axes.e, axes.m, axes.z)
     weights = counted(axes, 1)
     block = Parts((ct.Attention(weights, mask=mask), ct.Pointwise(weights, ct.ReLU())))
-    model = ct.Transformer(axes, native, Given(), block).double()
+    model = ct.Transformer(axes, native, States(), block).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
@@ -251,7 +251,7 @@ def bound_steps(depth: int) -> tuple[ct.Transformer, Callable[[Tensor, int, int]
     axes, native = discrete_axes(8, 2, 16, depth)
     weights = counted(axes)
     block = pre_norm((ct.Attention(weights), ct.Pointwise(weights)), lambda: ct.LayerNorm(weights))
-    model = stirred(ct.Transformer(axes, native, Given(), block))
+    model = stirred(ct.Transformer(axes, native, States(), block))
     grids = {**native.grids(axes), "t": counting(64, numbers(1))}
     field, args = model.bind(grids, native.z)
 

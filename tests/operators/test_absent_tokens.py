@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import continua as ct
 from continua.fields import counted
-from continua.models import Given, Observations, Readout
+from continua.models import Observations, Readout, States
 from continua.models.build import discrete_axes, post_norm, pre_norm
 from continua.operators import Operator
 from tests.exact import gap, gradients, numbers, stirred
@@ -38,7 +38,7 @@ def discrete(norm: str, mask: Any = None, **readout: Any) -> ct.Transformer:
         "sphere": lambda: post_norm(branches, ct.operators.SphereProjection),
     }[norm]()
     answer = Readout(weights.autonomous(), **readout) if readout else None
-    return ct.Transformer(axes, native, Given(), block, answer)
+    return ct.Transformer(axes, native, States(), block, answer)
 
 
 def series(mask: Any = None) -> ct.Transformer:

@@ -9,7 +9,7 @@ from continua.axes.grid import absent
 from continua.fields import counted
 from continua.models.build import discrete_axes
 from continua.operators import depth_grid
-from continua.operators.attend import attend_fused, attend_gradients, attend_plain
+from continua.operators.attention.fused import attend_fused, attend_gradients, attend_plain
 
 EXACT = 1e-12  # float64; the two differ by the order of sums only
 

@@ -9,10 +9,10 @@ from torch.nn.functional import elu, leaky_relu
 import continua as ct
 from continua.errors import MaskError
 from continua.fields import counted
-from continua.models import Given
+from continua.models import States
 from continua.models.build import discrete_axes
 from continua.operators import ELU, Additive, Apply, Attention, Neighbours, Parts, Project, Skip
-from continua.operators import attend as attending
+from continua.operators.attention import fused
 from tests.exact import gap, gradients, numbers, worst
 from tests.refusals import refused
 
@@ -40,7 +40,7 @@ def layer(mask: Neighbours | None) -> ct.Transformer:
     """One layer of zoo.gat on its own: a state in, a state out."""
     axes, native = discrete_axes(D, HEADS, 4 * D, 1)
     attention = Attention(counted(axes, 1), mask=mask, kernel=Additive(), bias=())
-    return ct.Transformer(axes, native, Given(), Parts((Skip(attention, -1.0), Project(Apply(ELU()))))).double()
+    return ct.Transformer(axes, native, States(), Parts((Skip(attention, -1.0), Project(Apply(ELU()))))).double()
 
 
 def as_ours(w: Tensor, a1: Tensor, a2: Tensor) -> dict[str, Tensor]:
@@ -54,7 +54,7 @@ def as_ours(w: Tensor, a1: Tensor, a2: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("said", ["edges", "pairs"])
 @pytest.mark.parametrize("block", [1024, 3], ids=["one block", "blocks of 3 rows"])
 def test_a_layer_is_the_dense_gat_layer_with_all_gradients(said, block, monkeypatch) -> None:
-    monkeypatch.setattr(attending, "BLOCK", block)
+    monkeypatch.setattr(fused, "BLOCK", block)
     x = numbers(2, N, D).requires_grad_()
     leaves = {
         name: numbers(*shape, seed=seed).requires_grad_()

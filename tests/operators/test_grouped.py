@@ -9,7 +9,7 @@ from torch import Tensor
 import continua as ct
 from continua.fields import counted
 from continua.models.build import discrete_axes, pre_norm
-from continua.models.embed import Given
+from continua.models.embed import States
 from continua.operators import ALiBi, Mask, Position
 from tests.exact import gap, gradients, numbers, stirred, worst
 
@@ -29,7 +29,7 @@ def model_of(groups: int | None, mask: Mask | None, alibi: bool) -> ct.Transform
     weights = counted(axes, DEPTH)
     position: Position | None = ALiBi(axes) if alibi else None
     branches = (ct.Attention(weights, mask=mask, groups=groups, position=position), ct.Pointwise(weights))
-    return stirred(ct.Transformer(axes, native, Given(), pre_norm(branches, lambda: ct.LayerNorm(weights))))
+    return stirred(ct.Transformer(axes, native, States(), pre_norm(branches, lambda: ct.LayerNorm(weights))))
 
 
 def is_shared(name: str) -> bool:

@@ -17,10 +17,10 @@ from continua.errors import SolveError
 from continua.fields import counted
 from continua.flow import Checkpoint, Direct, Fixed, LieTrotter, SaveAt
 from continua.lab.memory import uncollected
-from continua.models import Given
+from continua.models import States
 from continua.models.build import discrete_axes, pre_norm
 from continua.operators import Additive, Attention, Context, LayerNorm, Neighbours, Parts, Pointwise, depth_grid
-from continua.operators import attend as attending
+from continua.operators.attention import fused
 from tests.cases import MODELS
 from tests.exact import gap, gradients, numbers, worst
 from tests.measure import slope
@@ -136,7 +136,7 @@ def test_fused_attention_takes_bytes_in_proportion_to_n(name, train) -> None:
 @MODES
 @pytest.mark.parametrize("name", BLOCKED)
 def test_blocked_attention_takes_bytes_in_proportion_to_n(name, train, monkeypatch) -> None:
-    monkeypatch.setattr(attending, "BLOCK", 128)  # n / 8 and less, as 1,024 is of 16,384
+    monkeypatch.setattr(fused, "BLOCK", 128)  # n / 8 and less, as 1,024 is of 16,384
     check(SMALL, BLOCKED[name], train)
 
 
@@ -159,7 +159,7 @@ def test_blocks_that_are_computed_again_give_the_same_gradients(name, monkeypatc
     operator = Attention(counted(axes), **{**choices, "mask": mask}).double()
     leaves, found = {"x": x, **dict(operator.named_parameters())}, []
     for block in (1024, 7):
-        monkeypatch.setattr(attending, "BLOCK", block)
+        monkeypatch.setattr(fused, "BLOCK", block)
         f, args = operator.bind({**native.grids(axes), "t": grid, "z": depth_grid((0.0,))})
         answer = f(0.0, x, args)
         found.append((answer, gradients((answer * numbers(2, 50, D, seed=9)).sum(), leaves)))
@@ -209,7 +209,7 @@ def deep(steps: int) -> ct.Transformer:
     w = counted(axes)
     torch.manual_seed(0)
     block: Parts = pre_norm((Attention(w), Pointwise(w)), lambda: LayerNorm(w))
-    return ct.Transformer(axes, native.replace(z=Fixed(steps, LieTrotter())), Given(), block)
+    return ct.Transformer(axes, native.replace(z=Fixed(steps, LieTrotter())), States(), block)
 
 
 @pytest.mark.spec("A10", "A14", "T10")

@@ -21,24 +21,24 @@ from continua.operators import (
     Local,
     Nystrom,
     PositiveFeatures,
-    Quick,
     RelativeBias,
     Rotary,
     Stationary,
+    Subquadratic,
     Window,
     redraw,
     runs,
     spread,
 )
-from continua.operators.sources import at_quantiles, reference
-from continua.operators.stationary import _quick_length
+from continua.operators.kernels.sampled import at_quantiles, reference
+from continua.operators.kernels.stationary import _quick_length
 from tests.bound import COUNTED, COUNTED_AXES, apply, counted_grids, double
 from tests.cases import KERNELS
 from tests.cases_models import discrete, words
 from tests.measure import EXACT, gap, random, slope, stirred
 from tests.refusals import refused
 
-QUICK = {name: kernel for name, kernel in KERNELS.items() if isinstance(kernel, Quick)}
+QUICK = {name: kernel for name, kernel in KERNELS.items() if isinstance(kernel, Subquadratic)}
 LOOSE = {name: kernel for name, kernel in QUICK.items() if not kernel.is_exact}
 
 
@@ -313,7 +313,7 @@ def test_what_a_kernel_cannot_serve_is_refused() -> None:
         run(Nystrom(), mask=Causal())
     with refused(MaskError, "got Causal()", "control=0"):
         run(FewSources(MonteCarlo(4), control=2), mask=Causal())
-    with refused(MaskError, "got Window", "Flat()"):
+    with refused(MaskError, "got Window", "Uniform()"):
         run(Stationary(), mask=Window(2.0))
     for kernel in (PositiveFeatures(8), Nystrom()):
         with refused(ConfigError, "got ALiBi", "Rotary()"):
@@ -334,12 +334,12 @@ def test_stamps_that_a_kernel_cannot_use_are_refused() -> None:
     for kernel in (Local(1.0), Comb(2.0)):
         with refused(MaskError, "got 2-dimensional points", "1-D time axis"):
             apply(double(Attention(COUNTED, kernel=kernel)), plane, x)
-    with refused(GridError, "got 2-dimensional points", "Flat()"):
+    with refused(GridError, "got 2-dimensional points", "Uniform()"):
         apply(double(Attention(COUNTED, kernel=Stationary())), plane, x)
     with refused(GridError, "of a step", "Resample"):
         apply(double(Attention(COUNTED, kernel=Stationary())), uneven, x)
     crossing = double(Attention(COUNTED, kernel=Stationary(), cross=True))
-    with refused(GridError, "another field's", "Flat()"):
+    with refused(GridError, "another field's", "Uniform()"):
         apply(crossing, counted_grids(9), x, state=x, grid=counting(9, x))
     far = double(Attention(COUNTED, kernel=Local(1.0), cross=True))
     with refused(MaskError, "got query 4 of sample 0", "at least one key"):

@@ -21,10 +21,10 @@ from continua import fields as fd
 from continua import flow as fl
 from continua.errors import ConfigError
 from continua.fields import ByBasis, counted
-from continua.models import Batch, Given, Transformer
+from continua.models import Batch, States, Transformer
 from continua.models.build import discrete_axes
 from continua.operators import Integral, Parts, Pointwise
-from continua.operators.depth import depth_grid
+from continua.operators.weights import depth_grid
 from continua.optim import KFAC, AdamW, ByRole, Constant, about, kfac
 from continua.optim.roles import Role
 from continua.training import Run, fit
@@ -68,7 +68,7 @@ class Plain(nn.Module):
 def same_model(plain: Plain) -> Transformer:
     """The same as a flow on counting axes."""
     axes, native = discrete_axes(WIDTH, 1, HIDDEN, LAYERS)
-    made = Transformer(axes, native, Given(), Parts((Pointwise(counted(axes, LAYERS)),))).double()
+    made = Transformer(axes, native, States(), Parts((Pointwise(counted(axes, LAYERS)),))).double()
     inner: Any = made.block.parts[0]
     with torch.no_grad():
         for field, layers in ((inner.w1, plain.first), (inner.w2, plain.second)):

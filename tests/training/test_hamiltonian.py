@@ -10,7 +10,7 @@ import torch
 from continua.errors import ConfigError
 from continua.fields import counted
 from continua.flow import RK4, Adaptive, Euler, Fixed, Heun, OnSphere, ReversibleHeun, Solver, Tsit5
-from continua.models import Given, Transformer
+from continua.models import States, Transformer
 from continua.models.build import pre_norm
 from continua.operators import Attention, LayerNorm, Pointwise
 from continua.tasks import Example
@@ -51,7 +51,7 @@ def autonomous(solver: Solver, steps: int) -> Transformer:
     axes, native = cases_models.COUNTED
     w = counted(axes)
     block = pre_norm((Attention(w), Pointwise(w)), lambda: LayerNorm(w))
-    model = stirred(Transformer(axes, native.replace(z=Fixed(steps, solver)), Given(), block))
+    model = stirred(Transformer(axes, native.replace(z=Fixed(steps, solver)), States(), block))
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(0.5)  # gentle enough for a few steps to show the order
@@ -121,7 +121,7 @@ def test_the_adjoint_is_what_autograd_returns_at_every_step() -> None:
     path = hamiltonian(model, Squares(), example)
     for i, state in enumerate(path.states[:-1]):
         x = state.clone().requires_grad_()
-        rest = Transformer(model.axes, model.native, Given(), model.block)
+        rest = Transformer(model.axes, model.native, States(), model.block)
         rest.native = model.native
         walked = x
         grids = {**model.native.grids(model.axes), "t": _times(model, example)}
@@ -205,7 +205,7 @@ def test_on_the_sphere_the_velocity_is_the_tangent_one() -> None:
     block = pre_norm((Attention(w), Pointwise(w)), lambda: LayerNorm(w))
     drifts = []
     for steps in (8, 16, 32):
-        model = stirred(Transformer(axes, native.replace(z=Fixed(steps, OnSphere(RK4()))), Given(), block), amount=0.0)
+        model = stirred(Transformer(axes, native.replace(z=Fixed(steps, OnSphere(RK4()))), States(), block), amount=0.0)
         unit = random(2, 6, 8) / random(2, 6, 8).norm(dim=-1, keepdim=True)
         drifts.append(hamiltonian(model, Squares(), example_of(cases.Batch(unit))).drift)
     assert slope((8, 16, 32), drifts) > 3.5

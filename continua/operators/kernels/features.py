@@ -10,10 +10,10 @@ import torch
 from continua.axes import Grid
 from continua.config import register
 from continua.errors import ConfigError
-from continua.operators.kernel import Dot
+from continua.operators.attention.plan import Plan, part
+from continua.operators.kernels.kernel import Dot
+from continua.operators.kernels.sampled import only_causal, overhang
 from continua.operators.position import Position
-from continua.operators.scores import Plan, part
-from continua.operators.sources import only_causal, overhang
 from continua.typing import PerQuery, PerSource, Tensor
 
 ROWS = 256  # tokens of a causal block

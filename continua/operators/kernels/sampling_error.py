@@ -7,10 +7,10 @@ import torch
 
 from continua.axes import Grid, counting
 from continua.errors import ShapeError
-from continua.operators.controls import nearest_control, pick
+from continua.operators.attention.plan import Plan, plan
+from continua.operators.kernels.control_variates import nearest_control, pick
+from continua.operators.kernels.sampled import FewSources
 from continua.operators.position import Position
-from continua.operators.scores import Plan, plan
-from continua.operators.sources import FewSources
 from continua.typing import Float, Tensor
 
 

@@ -8,10 +8,10 @@ import torch
 from continua.axes import Grid
 from continua.config import register
 from continua.errors import ConfigError
-from continua.operators.kernel import Dot, Kernel, Softmax
+from continua.operators.attention.plan import Plan
+from continua.operators.kernels.blocks import attend_runs, check_runs, runs, sorted_along, stamps
+from continua.operators.kernels.kernel import Dot, Kernel, Softmax
 from continua.operators.mask import Mask, Strided, Window
-from continua.operators.runs import attend_runs, check_runs, runs, sorted_along, stamps
-from continua.operators.scores import Plan
 from continua.typing import PerQuery, PerSource, Tensor
 
 SLACK = 4e-6  # a run is a hair wider than the mask's own hair; the mask decides

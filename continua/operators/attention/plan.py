@@ -14,9 +14,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from continua.axes import Grid
 from continua.axes.grid import absent
 from continua.errors import GridError, MaskError
-from continua.operators import attend as attending
-from continua.operators.attend import attend_blocked, attend_fused, normalised
-from continua.operators.kernel import Kernel, Quick
+from continua.operators.attention import fused
+from continua.operators.attention.fused import attend_blocked, attend_fused, normalised
+from continua.operators.kernels.kernel import Kernel, Subquadratic
 from continua.operators.mask import Causal, Mask
 from continua.operators.position import Position
 from continua.typing import Tensor
@@ -38,7 +38,7 @@ class Plan:
     unsure: bool  # some query may be left without any key
     row: bool = False  # one query behind all its sources: ``args["row"]`` is its whole bias
     itself: bool = True  # the sources are the queries' own tokens
-    quick: Quick | None = None  # the kernel attends by itself, without all pairs
+    quick: Subquadratic | None = None  # the kernel attends by itself, without all pairs
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, args: Mapping[str, Any]) -> Tensor:
         """∫ α(t, s) V(s) dμ(s) for queries and keys that were turned, zero for absent queries."""
@@ -132,7 +132,7 @@ def plan(
     past_only = counted_past and (len(t) == len(s) or len(t) == 1) and _needs_no_pairs(position, causal=True)
     no_mask = mask is None and plain and _needs_no_pairs(position, causal=False)
     sure = itself and (mask is None or mask.sees_itself)
-    quick = kernel[0] if isinstance(kernel[0], Quick) else None
+    quick = kernel[0] if isinstance(kernel[0], Subquadratic) else None
     if quick is not None and pairs is not None:
         got, remedy = type(quick).__name__, "Use kernel=Softmax(), or a mask of times."
         raise MaskError("given pairs need a kernel that looks at all pairs", got=got, remedy=remedy)
@@ -169,7 +169,7 @@ def plan(
 
 def once_for_all_depths(made: Plan, args: dict[str, Any], like: Tensor, queries: int) -> dict[str, Any]:
     """Make the bias of all pairs now, where it is one block; only then it is less than every depth would make anew."""
-    if not made.paired or queries > attending.BLOCK:
+    if not made.paired or queries > fused.BLOCK:
         return args
     bias = made.pair_bias(slice(0, queries), like, args)
     used = dict.fromkeys(("t", "s", "pairs", "log_weights", "log_left", "position"))
@@ -257,8 +257,8 @@ def check_rows(made: Plan, t: Grid, s: Grid, args: Mapping[str, Any]) -> None:
             f"pairs needs shape [..., {expected[0]}, {expected[1]}]", got=list(pairs.shape), remedy="One entry a pair."
         )
     floor = absent(s.weights.dtype) / 2
-    for start in range(0, len(t), attending.BLOCK):
-        rows = slice(start, min(start + attending.BLOCK, len(t)))
+    for start in range(0, len(t), fused.BLOCK):
+        rows = slice(start, min(start + fused.BLOCK, len(t)))
         seen = (made.pair_bias(rows, s.weights, args) > floor).any(-1)
         blind = ~seen & t.observed[..., None, rows]
         if bool(blind.any()):

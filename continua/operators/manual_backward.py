@@ -12,11 +12,11 @@ import torch
 
 from continua.flow.vectorfield import Bound, Gradients, HandWritten
 from continua.operators.activation import Activation, pulled
-from continua.operators.attend import attend_back, attend_keeping, can_keep
-from continua.operators.depth import at_depth
+from continua.operators.attention.fused import attend_back, attend_keeping, can_keep
+from continua.operators.attention.plan import Plan
+from continua.operators.linear import linear
 from continua.operators.position import Position
-from continua.operators.products import linear
-from continua.operators.scores import Plan
+from continua.operators.weights import at_depth
 from continua.tree import mapped, tensors
 from continua.typing import Args, Mapping, Tensor
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from continua.operators.scores import Plan
+from continua.operators.attention.plan import Plan
 from continua.typing import Tensor
 
 CHUNK = 1024  # sources or queries at a time

@@ -15,7 +15,7 @@ from continua.axes import Grid, grid_key
 from continua.errors import SolveError
 from continua.fields import Expansion, Field
 from continua.flow.vectorfield import Reading
-from continua.operators.products import Moments, Watch, looked_at, marked
+from continua.operators.linear import Moments, Watch, looked_at, marked
 from continua.typing import Args, Letter, Tensor
 
 Grids = Mapping[Letter, Grid]

@@ -7,11 +7,11 @@ import torch
 
 from continua.axes import GaussLegendre, Grid, Rule
 from continua.config import register
-from continua.operators.controls import pick
-from continua.operators.features import dot_alone
-from continua.operators.kernel import Dot
-from continua.operators.scores import Plan
-from continua.operators.sources import at_quantiles, in_time, masses, only_causal, reference
+from continua.operators.attention.plan import Plan
+from continua.operators.kernels.control_variates import pick
+from continua.operators.kernels.features import dot_alone
+from continua.operators.kernels.kernel import Dot
+from continua.operators.kernels.sampled import at_quantiles, in_time, masses, only_causal, reference
 from continua.typing import PerQuery, PerSource, Tensor
 
 CHUNK = 1024  # tokens at a time

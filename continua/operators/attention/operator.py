@@ -12,15 +12,15 @@ from continua.errors import ConfigError, MaskError, ShapeError
 from continua.fields import ByBasis, Field, Nodal, Parametrisation
 from continua.fields import kernel as make_kernel
 from continua.flow.vectorfield import Bound
+from continua.operators.attention.plan import Plan, check_rows, next_row, once_for_all_depths, plan
 from continua.operators.calibration import calibration, extra, folded
-from continua.operators.depth import Finish, Grids, Weight, at_depth, local, read
-from continua.operators.kernel import Kernel, Quick, Softmax
-from continua.operators.lean import Heads, LeanAttention, merged, spread
+from continua.operators.kernels.kernel import Kernel, Softmax, Subquadratic
+from continua.operators.linear import linear
+from continua.operators.manual_backward import Heads, LeanAttention, merged, spread
 from continua.operators.mask import Mask
 from continua.operators.operator import Context, Operator, Recorded, weights_of
 from continua.operators.position import Position
-from continua.operators.products import linear
-from continua.operators.scores import Plan, check_rows, next_row, once_for_all_depths, plan
+from continua.operators.weights import Finish, Grids, Weight, at_depth, local, read
 from continua.tree import tensors
 from continua.typing import Args, Tensor
 
@@ -145,7 +145,7 @@ class Attention(Operator):
 
     def _kernel(self, context: Context) -> tuple[Kernel, Mask | None]:
         """The kernel to plan with, and its mask: recorded weights and a cache need one that looks at single pairs."""
-        if not isinstance(self.kernel, Quick):
+        if not isinstance(self.kernel, Subquadratic):
             return self.kernel, self.mask
         plain, mask = self.kernel.plain(self.mask)
         wish = "recorded weights" if context.record is not None else "a cache" if context.cache is not None else None

@@ -11,12 +11,12 @@ from torch import nn
 from continua.axes import Grid, Rule
 from continua.config import register
 from continua.errors import ConfigError, MaskError
-from continua.operators.attend import attend_blocked, attend_fused, fused_with
-from continua.operators.controls import attend_controlled, pick
-from continua.operators.kernel import Dot
+from continua.operators.attention.fused import attend_blocked, attend_fused, fused_with
+from continua.operators.attention.plan import Plan, part
+from continua.operators.kernels.control_variates import attend_controlled, pick
+from continua.operators.kernels.kernel import Dot
 from continua.operators.mask import Causal
 from continua.operators.position import Position
-from continua.operators.scores import Plan, part
 from continua.typing import PerQuery, PerSource, Tensor
 
 ROWS = 128  # rows of a causal block: those see their own block exactly

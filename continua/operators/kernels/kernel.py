@@ -34,7 +34,7 @@ class Kernel(Protocol):
 
 
 @runtime_checkable
-class Quick(Kernel, Protocol):
+class Subquadratic(Kernel, Protocol):
     """A kernel that never forms all pairs: it restricts or approximates the plain one that ``plain`` names.
 
     ``is_exact``: it is that kernel, to round-off. ``order``: p in error = O(m^−p) for its m features, landmarks or
@@ -121,7 +121,7 @@ class Additive:
 
 @register
 @dataclass(frozen=True)
-class Flat:
+class Uniform:
     """κ = 1: the weights are those of the measure, the mask and the position bias alone.
 
     Discrete case: the mean over all tokens, or a moving average whose weights the position bias gives.

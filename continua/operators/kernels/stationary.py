@@ -10,10 +10,10 @@ from continua.axes.grid import absent
 from continua.config import register
 from continua.errors import GridError, MaskError
 from continua.fields.basis import unit_coordinate
-from continua.operators.kernel import Flat, Kernel
+from continua.operators.attention.plan import Plan
+from continua.operators.kernels.kernel import Kernel, Uniform
 from continua.operators.mask import Causal, Mask
 from continua.operators.position import Position
-from continua.operators.scores import Plan
 from continua.typing import Float, PerQuery, PerSource, Tensor
 
 FAINT = 1e-3  # a normaliser below this part of the largest would carry too much of the transform's round-off
@@ -68,20 +68,20 @@ class Stationary:
         self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b h s e"], scale: float
     ) -> Float[Tensor, "b h t s"]:
         """None but the bias."""
-        return Flat().scores(q, k, scale)
+        return Uniform().scores(q, k, scale)
 
     def plain(self, mask: Mask | None) -> tuple[Kernel, Mask | None]:
         """The bias alone, pair by pair."""
-        return Flat(), mask
+        return Uniform(), mask
 
     def prepare(self, plan: Plan, args: dict[str, Any], t: Grid, s: Grid) -> dict[str, Any]:
         """See that the stamps are uniform."""
         if plan.mask is not None and not isinstance(plan.mask, Causal):
-            remedy = "Use kernel=Flat() there, which takes every mask."
+            remedy = "Use kernel=Uniform() there, which takes every mask."
             raise MaskError("Stationary takes no mask but Causal()", got=plan.mask, remedy=remedy)
         if not plan.itself or t.nodes.shape[-1] != 1:
             got = "another field's" if t.nodes.shape[-1] == 1 else f"{t.nodes.shape[-1]}-dimensional points"
-            raise GridError("Stationary convolves along its own times", got=got, remedy="Use kernel=Flat() there.")
+            raise GridError("Stationary convolves along its own times", got=got, remedy="Use kernel=Uniform() there.")
         return {"lattice": _lattice(t)}
 
     def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, args: Any) -> PerQuery:
@@ -118,7 +118,9 @@ def _lattice(t: Grid) -> Tensor | None:
     off = torch.where(observed, (times - even).abs(), 0.0)
     if bool((off > 1e-6 * step.abs()).any() or ((step == 0) & (last > first)).any()):
         got = f"a stamp off by {(off / step.abs()).max().item():.2g} of a step"
-        remedy = "Resample on a uniform grid (tokens may be missing), or use kernel=Flat(), Local(r) or FewSources(…)."
+        remedy = (
+            "Resample on a uniform grid (tokens may be missing), or use kernel=Uniform(), Local(r) or FewSources(…)."
+        )
         raise GridError("Stationary needs evenly spaced stamps", got=got, remedy=remedy)
     return even[..., None] if t.has_gaps else None
 

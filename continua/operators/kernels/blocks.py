@@ -12,8 +12,8 @@ import torch
 from continua.axes import Grid
 from continua.axes.grid import absent
 from continua.errors import MaskError
-from continua.operators.attend import fused_with
-from continua.operators.scores import Plan
+from continua.operators.attention.fused import fused_with
+from continua.operators.attention.plan import Plan
 from continua.typing import Tensor
 
 ROWS = 128  # queries of one block: enough for the matrix products, few enough that a narrow run stays narrow
