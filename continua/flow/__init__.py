@@ -1,16 +1,16 @@
 """Flow: an ODE library that knows nothing of attention."""
 
-from continua.flow.adaptive import Adaptive
-from continua.flow.adjoint import Adjoint, Direct
-from continua.flow.backsolve import Backsolve
-from continua.flow.control import Control, Fixed, Problem
-from continua.flow.recompute import Checkpoint, Lean, Mixed, Recompute
-from continua.flow.reverse import Reversible
-from continua.flow.reversible import ReversibleHeun, ReversibleSolver
-from continua.flow.runge_kutta import RK4, Bosh3, Dopri5, Euler, ExplicitMidpoint, Heun, Solver, Tsit5
+from continua.flow.adjoints.backsolve import Backsolve
+from continua.flow.adjoints.direct import Adjoint, Direct
+from continua.flow.adjoints.recompute import Checkpoint, Lean, Mixed, Recompute
+from continua.flow.adjoints.reversible import Reversible
+from continua.flow.controls.adaptive import Adaptive
+from continua.flow.controls.control import Control, Fixed, Problem
 from continua.flow.solve import depths, solve
-from continua.flow.sphere import OnSphere
-from continua.flow.splitting import LieTrotter, Strang
+from continua.flow.solvers.reversible import ReversibleHeun, ReversibleSolver
+from continua.flow.solvers.runge_kutta import RK4, Bosh3, Dopri5, Euler, ExplicitMidpoint, Heun, Solver, Tsit5
+from continua.flow.solvers.sphere import OnSphere
+from continua.flow.solvers.splitting import LieTrotter, Strang
 from continua.flow.trajectory import SaveAt, Trajectory
 from continua.flow.vectorfield import Bound, Flow, Projection, Sum, VectorField
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from continua.flow.reversible import ReversibleSolver
-from continua.flow.splitting import LieTrotter, Strang
+from continua.flow.solvers.reversible import ReversibleSolver
+from continua.flow.solvers.splitting import LieTrotter, Strang
 from continua.flow.state import axpy, scaled
 from continua.flow.vectorfield import Cost, Costed
 from continua.typing import Args, Tensor

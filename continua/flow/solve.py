@@ -7,17 +7,17 @@ from typing import Any, TypedDict, Unpack
 import torch
 
 from continua.errors import SolveError, SolveFailed, nearest
-from continua.flow.adaptive import Adaptive
-from continua.flow.adjoint import Adjoint, Direct
-from continua.flow.control import Control, Fixed, Found, Problem
+from continua.flow.adjoints.direct import Adjoint, Direct
+from continua.flow.controls.adaptive import Adaptive
+from continua.flow.controls.control import Control, Fixed, Problem, StepsFound
 from continua.flow.cost import costed, splitting_of
 from continua.flow.finite import culprit, not_finite
-from continua.flow.reversible import ReversibleMethod
-from continua.flow.runge_kutta import Solver, Tsit5
-from continua.flow.splitting import split
+from continua.flow.solvers.reversible import ReversibleMethod
+from continua.flow.solvers.runge_kutta import Solver, Tsit5
+from continua.flow.solvers.splitting import split
+from continua.flow.stepping import StepPlan, dry_run, piece
 from continua.flow.trajectory import Piece, SaveAt, Trajectory, state_at
 from continua.flow.vectorfield import Cost, VectorField, kinds_of
-from continua.flow.walk import Route, dry_run, piece
 from continua.tree import mapped, tensors
 from continua.typing import Args, Tensor
 
@@ -115,7 +115,7 @@ def _fits(solver: Solver, field: VectorField, args: Args) -> None:
         raise SolveError("a projection cannot be undone", got=f"{solver} on a field with projections", remedy=remedy)
 
 
-def _walk(problem: Problem, found: Found, adjoint: Adjoint | None, cost: Cost | None) -> Trajectory:
+def _walk(problem: Problem, found: StepsFound, adjoint: Adjoint | None, cost: Cost | None) -> Trajectory:
     """Walk the steps that were found, with gradients by ``adjoint`` or without."""
     field, solver, x0 = problem.field, problem.solver, problem.x0
     notes = dict(found.stats)
@@ -130,60 +130,60 @@ def _walk(problem: Problem, found: Found, adjoint: Adjoint | None, cost: Cost | 
     moments = save.moments(found.steps)
     if 1.0 not in moments[-1]:
         moments = (*moments[:-1], (*moments[-1], 1.0))
-    route = Route(field, solver, found.steps, moments, notes)
+    plan = StepPlan(field, solver, found.steps, moments, notes)
     if not torch.compiler.is_compiling():
-        notes["evaluations"] = notes.get("evaluations", 0) + route.evaluations
+        notes["evaluations"] = notes.get("evaluations", 0) + plan.evaluations
     if adjoint is None:
-        _, kept = route.go(x0, problem.args, route.everything)
+        _, kept = plan.run_in_blocks(x0, problem.args, plan.everything)
     else:
-        kept = adjoint.run(route, x0, problem.args)
-    return _assembled(problem, found, route, kept, costed=cost is not None)
+        kept = adjoint.run(plan, x0, problem.args)
+    return _assembled(problem, found, plan, kept, costed=cost is not None)
 
 
-def _assembled(problem: Problem, found: Found, route: Route, kept: list[Any], costed: bool) -> Trajectory:
+def _assembled(problem: Problem, found: StepsFound, plan: StepPlan, kept: list[Any], costed: bool) -> Trajectory:
     final, cost = kept[-1] if costed else (kept[-1], None)
     states = [state[0] for state in kept] if costed else kept
     save, start = problem.save, problem.span[0]
     states = [problem.x0, *states] if save.every or save.dense or save.points[:1] == (start,) else states
     pieces: tuple[Piece, ...] = ()
     if save.dense:
-        pieces = _dense(problem, route, states)
+        pieces = _dense(problem, plan, states)
         if save.points:
             states = [state_at(pieces, z) for z in save.depths(problem.span, found.steps)]
         else:
             last = len(states) - 1
             states = [states[i] for i in range(last + 1) if i == last or (save.every and i % save.every == 0)]
     z = save.depths(problem.span, found.steps)
-    return Trajectory(z, tuple(states[: len(z)]), final, route.notes, _status(found), cost, pieces)
+    return Trajectory(z, tuple(states[: len(z)]), final, plan.notes, _status(found), cost, pieces)
 
 
-def _dense(problem: Problem, route: Route, states: list[Any]) -> tuple[Piece, ...]:
+def _dense(problem: Problem, plan: StepPlan, states: list[Any]) -> tuple[Piece, ...]:
     """Every step with what its interpolation needs; the field is evaluated at its ends again."""
-    pieces, count = [], len(route.steps)
-    whole = Route(problem.field, problem.solver, route.steps, ((0.5, 1.0),) * count)
+    pieces, count = [], len(plan.steps)
+    whole = StepPlan(problem.field, problem.solver, plan.steps, ((0.5, 1.0),) * count)
     if not torch.compiler.is_compiling():
-        route.notes["evaluations"] += whole.evaluations - replace(whole, moments=((1.0,),) * count).evaluations
-    for i, (z, dz) in enumerate(route.steps):
-        args = whole.read(problem.args, range(i, i + 1))
+        plan.notes["evaluations"] += whole.evaluations - replace(whole, moments=((1.0,),) * count).evaluations
+    for i, (z, dz) in enumerate(plan.steps):
+        args = whole.weights(problem.args, range(i, i + 1))
         pieces.append(piece(problem.solver, problem.field, Piece(z, dz, states[i], states[i + 1]), args))
     return tuple(pieces)
 
 
-def _status(found: Found) -> str:
+def _status(found: StepsFound) -> str:
     return "done" if found.failure is None else str(found.failure)
 
 
 @torch.no_grad()
-def _where(problem: Problem, found: Found) -> SolveFailed:
+def _where(problem: Problem, found: StepsFound) -> SolveFailed:
     """Walk once more, step by step, to name the depth and the sample where numbers ended."""
     bad = culprit(problem.x0)
     if bad is not None:
         return not_finite(problem.span[0], bad, "the state")
-    route = Route(problem.field, problem.solver, found.steps, ((1.0,),) * len(found.steps))
+    plan = StepPlan(problem.field, problem.solver, found.steps, ((1.0,),) * len(found.steps))
     x: Any = problem.x0
     for i, (z, dz) in enumerate(found.steps):
         part = range(i, i + 1)
-        x, kept = route.walk(x, route.read(problem.args, part), part)
+        x, kept = plan.run(x, plan.weights(problem.args, part), part)
         bad = culprit(kept)
         if bad is not None:
             return not_finite(z + dz, bad)

@@ -13,7 +13,7 @@ from continua.axes import Axes, Discretisation, Points
 from continua.errors import ConfigError, ShapeError
 from continua.fields import Expansion
 from continua.flow import Fixed, VectorField, depths, solve
-from continua.flow.walk import rehearsed
+from continua.flow.stepping import rehearsed
 from continua.models import (
     EncoderDecoder,
     Narrowed,

@@ -14,9 +14,9 @@ from continua.axes import Discretisation
 from continua.errors import ConfigError
 from continua.flow import Direct, Fixed, Solver
 from continua.flow.cost import Chord
-from continua.flow.runge_kutta import OneStep
+from continua.flow.solvers.runge_kutta import OneStep
+from continua.flow.stepping import StepPlan
 from continua.flow.vectorfield import Cost, Costed
-from continua.flow.walk import Route
 from continua.models import Transformer
 from continua.tasks import Example, Task
 from continua.training.objective import Objective, Whole
@@ -93,7 +93,7 @@ def hamiltonian(model: nn.Module, goal: Objective | Task, example: Example) -> H
 class _Walk:
     """The steps of a solve, each with a graph of its own."""
 
-    route: Route
+    route: StepPlan
     x0: Any
     args: Args
     leaves: Args
@@ -107,8 +107,8 @@ class _Watch(Direct):
 
     walks: list[_Walk] = field(default_factory=list)
 
-    def run(self, route: Route, x0: Any, args: Args) -> list[Any]:
-        args = route.read(args, range(len(route.steps)))
+    def run(self, route: StepPlan, x0: Any, args: Args) -> list[Any]:
+        args = route.weights(args, range(len(route.steps)))
         leaves = mapped(args, lambda t: t.detach().requires_grad_(t.requires_grad))
         x, steps = x0, []
         with torch.enable_grad():
@@ -248,7 +248,7 @@ class _Back:
         return [_or_zero(g, p) for g, p in zip(found, self.parameters, strict=True)]
 
 
-def _velocity(route: Route) -> Any:
+def _velocity(route: StepPlan) -> Any:
     """The velocity of the state: the field, or what a solver on a manifold makes of it."""
     field = route.field.base if isinstance(route.field, Costed) else route.field
     solver = route.solver.solver if isinstance(route.solver, Chord) else route.solver
@@ -256,7 +256,7 @@ def _velocity(route: Route) -> Any:
     return field if velocity is None else velocity(field)
 
 
-def _cost(route: Route) -> Cost | None:
+def _cost(route: StepPlan) -> Cost | None:
     if isinstance(route.field, Costed):
         return route.field.cost
     return route.solver.cost if isinstance(route.solver, Chord) else None

@@ -32,7 +32,7 @@ from continua.flow import (
     SaveAt,
     solve,
 )
-from continua.flow.recompute import LEAF, PIECES
+from continua.flow.adjoints.recompute import LEAF, PIECES
 from continua.lab.memory import uncollected
 from tests.cases import ALL_SOLVERS, EXACT_ADJOINTS, INEXACT_ADJOINTS
 from tests.flows import BOTH, MATRICES, SPAN, START, learning, pulled, start, towards

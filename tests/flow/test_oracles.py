@@ -29,7 +29,7 @@ from continua.flow import (
     Tsit5,
     solve,
 )
-from continua.flow.runge_kutta import RungeKutta, Tableau
+from continua.flow.solvers.runge_kutta import RungeKutta, Tableau
 from tests.flows import learning, pulled, towards
 from tests.measure import gap, random
 

@@ -27,7 +27,7 @@ from continua.flow import (
     Tsit5,
     solve,
 )
-from continua.flow.control import Found
+from continua.flow.controls.control import StepsFound
 from tests.cases import ADAPTIVE, ALL_SOLVERS, ON_SPHERES
 from tests.flows import BOTH, MATRICES, SPAN, START, Counted, learning, pulled, reference, start, swirl, tilt, towards
 from tests.measure import EXACT, gap, random, slope
@@ -36,7 +36,7 @@ PAIRED = [Bosh3(), Dopri5(), Tsit5(), OnSphere(Tsit5())]
 FSAL = {Bosh3(): 3, Dopri5(): 6, Tsit5(): 6}
 
 
-def steps_of(field, x0, control, solver=None, span=SPAN, args=MATRICES, **options) -> Found:
+def steps_of(field, x0, control, solver=None, span=SPAN, args=MATRICES, **options) -> StepsFound:
     """The steps that are found."""
     solver = solver or Tsit5()
     return control.find(Problem(field, x0, span, args, solver, SaveAt(), **options))
@@ -48,8 +48,8 @@ class Given:
 
     steps: tuple[tuple[float, float], ...]
 
-    def find(self, problem: Problem) -> Found:
-        return Found(self.steps)
+    def find(self, problem: Problem) -> StepsFound:
+        return StepsFound(self.steps)
 
 
 @pytest.mark.spec("D1")

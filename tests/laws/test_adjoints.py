@@ -35,7 +35,7 @@ from continua.flow import (
     Trajectory,
     Tsit5,
     solve,
-    walk,
+    stepping,
 )
 from tests.cases import ALL_SOLVERS, EXACT_ADJOINTS, INEXACT_ADJOINTS, ON_SPHERES, REVERSIBLE
 from tests.flows import BOTH, MATRICES, SPAN, START, UNIT, Woven, learning, pulled, start, swirl, tilt, towards
@@ -269,8 +269,8 @@ def test_weights_that_are_made_on_the_way_have_the_same_gradients(solver, adjoin
     assert all(g.abs().max() > 1e-3 for g in found)
     assert len(at_once) == 1
     assert len(sizes) > 2
-    asked = walk.evaluations(solver, None) + walk.evaluations(solver, None, begin=True)
-    assert max(sizes) <= walk.NODES + 2 * asked + 3, "a block, and what interpolation asks"
+    asked = stepping.evaluations(solver, None) + stepping.evaluations(solver, None, begin=True)
+    assert max(sizes) <= stepping.NODES + 2 * asked + 3, "a block, and what interpolation asks"
 
 
 @pytest.mark.spec("D4", "T7")
@@ -289,7 +289,7 @@ def test_no_more_depths_than_a_block_has_are_read_at_once(solver, adjoint) -> No
     path = solve(woven.bound, START, SPAN, args=args, solver=solver, control=Fixed(33), adjoint=adjoint)
     there = len(woven.reads)
     path.final.sum().backward()
-    assert max(len(read) for read in woven.reads) <= walk.NODES
+    assert max(len(read) for read in woven.reads) <= stepping.NODES
     assert there > 1
     assert len(woven.reads) >= 2 * there, "made anew on the way back"
 

@@ -22,9 +22,9 @@ from continua.flow import (
     Reversible,
     ReversibleHeun,
     Tsit5,
-    walk,
+    stepping,
 )
-from continua.flow.walk import NODES
+from continua.flow.stepping import NODES
 from continua.lab.memory import uncollected
 from continua.models import Batch, States
 from continua.models.build import continuous_axes, pre_norm
@@ -87,7 +87,7 @@ def test_one_product_for_each_field_reads_all_depths(basis) -> None:
 @pytest.mark.parametrize("adjoint", [Recompute(), Lean(), Reversible()], ids=str)
 @pytest.mark.parametrize("basis", [ct.Legendre(SIZE), Generated(SIZE, hidden=8)], ids=["Legendre", "Generated"])
 def test_or_one_for_each_field_and_block_where_memory_counts(basis, adjoint, monkeypatch) -> None:
-    monkeypatch.setattr(walk, "BYTES", 0)  # weights this small would all fit into one block
+    monkeypatch.setattr(stepping, "BYTES", 0)  # weights this small would all fit into one block
     model, steps = flow(basis), 32
     model.adjoint = adjoint
     x = random(1, 3, WIDTH).float()
@@ -133,14 +133,14 @@ def test_a_block_is_as_long_as_its_bytes_allow(monkeypatch) -> None:
 
     assert longest() == 33, "all depths at once"
     each = 4 * sum(p[0].numel() for name, p in model.named_parameters() if name.startswith("block"))
-    monkeypatch.setattr(walk, "BYTES", 20 * each)
+    monkeypatch.setattr(stepping, "BYTES", 20 * each)
     assert NODES < longest() <= 20
 
 
 @pytest.mark.spec("T7", "D3", "D4")
 @pytest.mark.parametrize("adjoint", [Reversible(drift=1.0), Recompute()], ids=["Reversible", "Recompute"])
 def test_the_bytes_of_weights_are_those_of_a_block(adjoint, monkeypatch) -> None:
-    monkeypatch.setattr(walk, "BYTES", 0)
+    monkeypatch.setattr(stepping, "BYTES", 0)
     taken(adjoint, 2)  # what is remembered for good is not counted
     few, many = taken(adjoint, 8), taken(adjoint, 128)
     assert many < 1.1 * few

@@ -14,7 +14,7 @@ from continua.cli import app
 from continua.config import from_plain, register, to_plain
 from continua.errors import ConfigError
 from continua.flow import Adaptive, Checkpoint, Direct, Dopri5, Fixed, Recompute
-from continua.flow.control import Found, Problem
+from continua.flow.controls.control import Problem, StepsFound
 from continua.models import Transformer
 from continua.optim import Constant
 from continua.recipes import changes_of, resume, start
@@ -106,8 +106,8 @@ class Replay(Adaptive):
 
     steps: tuple[tuple[float, float], ...] = ()
 
-    def find(self, problem: Problem) -> Found:
-        return Found(self.steps)
+    def find(self, problem: Problem) -> StepsFound:
+        return StepsFound(self.steps)
 
 
 def gradients(model: Transformer, place: Discretisation, adjoint: Any, terms: Penalties) -> list[torch.Tensor]:

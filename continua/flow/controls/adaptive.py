@@ -9,14 +9,14 @@ import torch
 
 from continua.config import register
 from continua.errors import SolveError, SolveFailed
-from continua.flow.control import Found, Problem
+from continua.flow.controls.control import Problem, StepsFound
 from continua.flow.finite import culprit, not_finite
-from continua.flow.reversible import ReversibleMethod
-from continua.flow.runge_kutta import Attempt, OneStep, Solver
+from continua.flow.solvers.reversible import ReversibleMethod
+from continua.flow.solvers.runge_kutta import Attempt, OneStep, Solver
 from continua.flow.state import axpy, scaled, total
+from continua.flow.stepping import evaluations, rehearsed
 from continua.flow.trajectory import Piece
 from continua.flow.vectorfield import VectorField, is_read, kinds_of, read_at
-from continua.flow.walk import evaluations, rehearsed
 from continua.tree import tensors
 from continua.typing import Args, Tensor
 
@@ -58,7 +58,7 @@ class Adaptive:
         return f"adaptive steps{made}, rtol {self.rtol:g}, atol {self.atol:g}"
 
     @torch.no_grad()
-    def find(self, problem: Problem) -> Found:
+    def find(self, problem: Problem) -> StepsFound:
         """Walk with rejected steps, and note the accepted ones."""
         return _Search(self, problem).run()
 
@@ -81,7 +81,7 @@ class _Search:
         self.past = (1.0, 1.0)  # the two error ratios before
         self.whole = bool(problem.save.dense)
 
-    def run(self) -> Found:
+    def run(self) -> StepsFound:
         """From one end to the other, or until it cannot go on."""
         failure = self._start()
         end, retries, barrier = self.problem.span[1], 0, math.inf
@@ -221,7 +221,7 @@ class _Search:
         asked = rehearsed(kinds_of(self.field), rehearse)
         return read_at(self.field, [tuple(dict.fromkeys(log)) for log in asked], self.problem.args)
 
-    def _result(self, failure: SolveFailed | None) -> Found:
+    def _result(self, failure: SolveFailed | None) -> StepsFound:
         stats = {
             "steps": len(self.steps),
             "evaluations": self.evaluations,
@@ -235,7 +235,7 @@ class _Search:
         alone = isinstance(self.solver, OneStep)  # what carries more than the state was begun anew at every step
         walked = self.solver is self.problem.solver and (self.embedded or (ends_only and alone))
         kept = tuple(self.kept) if walked or not self.steps else None
-        return Found(tuple(self.steps), stats, failure, kept, self.x, tuple(self.pieces))
+        return StepsFound(tuple(self.steps), stats, failure, kept, self.x, tuple(self.pieces))
 
 
 def _estimated(solver: Solver) -> Solver:

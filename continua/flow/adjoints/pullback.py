@@ -6,17 +6,17 @@ from typing import Any, NamedTuple
 import torch
 
 from continua.errors import SolveError
-from continua.flow.adjoint import ONCE, ONCE_REMEDY, clipped
+from continua.flow.adjoints.direct import ONCE, ONCE_REMEDY, clipped
+from continua.flow.adjoints.tape import Tape
 from continua.flow.cost import plain
-from continua.flow.tape import Tape
-from continua.flow.walk import Route
+from continua.flow.stepping import StepPlan
 from continua.tree import mapped, tensors, with_tensors
 from continua.typing import Args, Tensor
 
 CHUNK = 4  # steps replayed at once: bounds the stage states that are alive on the way back
 
 
-class Leg(NamedTuple):
+class Chunk(NamedTuple):
     """A run of steps that was recorded: where it began, what its evaluations left, and whose weights it shares."""
 
     part: range
@@ -26,10 +26,10 @@ class Leg(NamedTuple):
 
 
 @dataclass
-class Journey:
+class Pullback:
     """A walk that can be pulled back. Adjoints differ in what they keep between ``out`` and ``back``."""
 
-    route: Route
+    plan: StepPlan
     keep: bool  # what lean fields need of each evaluation, or the slopes alone
     args: Args = None
     sink: dict[int, Tensor] = field(default_factory=dict)  # gradients by the place of a leaf in args
@@ -38,27 +38,28 @@ class Journey:
     weights: Args = None
     gathered: Tape = field(default_factory=Tape)  # what these weights have got so far
 
-    def record(self, x: Any, args: Args, part: range) -> tuple[Any, list[Any], list[Leg]]:
+    def record(self, x: Any, args: Args, part: range) -> tuple[Any, list[Any], list[Chunk]]:
         """Walk, keeping what ``pull`` needs."""
-        kept, legs = [], []
-        for block in self.route.pieces(part):
-            read = self.route.read(args, block)
+        kept, chunks = [], []
+        for block in self.plan.blocks_of(part):
+            read = self.plan.weights(args, block)
             for start in range(block.start, block.stop, CHUNK):
-                chunk, tape = range(start, min(start + CHUNK, block.stop)), Tape(self.keep)
-                legs.append(Leg(chunk, x, tape, block))
-                x, more = self.route.walk(x, read, chunk, tape.through(self.route.field))
+                steps = range(start, min(start + CHUNK, block.stop))
+                tape = Tape(self.keep)
+                chunks.append(Chunk(steps, x, tape, block))
+                x, more = self.plan.run(x, read, steps, tape.through(self.plan.field))
                 kept += more
-        return x, kept, legs
+        return x, kept, chunks
 
-    def pull(self, leg: Leg, to_carried: Any, to_kept: list[Any]) -> Any:
-        """From gradients by what a leg gave to gradients by where it began; those by arguments go to the sink."""
-        if leg.block != self.block:
-            self.settle()
-            self.block, self.weights = leg.block, self.read(leg.block)
-        return self.replay(leg, leg.tape.replay(self.gathered), self.weights, to_carried, to_kept)
+    def pull(self, chunk: Chunk, to_carried: Any, to_kept: list[Any]) -> Any:
+        """From gradients by what a chunk gave to gradients by where it began; those by arguments go to the sink."""
+        if chunk.block != self.block:
+            self.finish_block()
+            self.block, self.weights = chunk.block, self.read(chunk.block)
+        return self.replay(chunk, chunk.tape.replay(self.gathered), self.weights, to_carried, to_kept)
 
-    def settle(self) -> None:
-        """Carry what the weights of a block got back to the arguments, once for all its legs."""
+    def finish_block(self) -> None:
+        """Backpropagate ∂L/∂(block weights) into args, one autograd call for all chunks of the block."""
         if self.block is not None:
             self.collect(self.gathered)
         self.block, self.weights, self.gathered = None, None, Tape()
@@ -66,7 +67,7 @@ class Journey:
     def read(self, part: range) -> Args:
         """The weights of a block, cut from what they were made of: no evaluation's gradient runs on into the making."""
         with torch.enable_grad():
-            return self.cut(self.route.read(self.args, part))
+            return self.cut(self.plan.weights(self.args, part))
 
     def cut(self, read: Args) -> Args:
         """The same weights as the start of new graphs."""
@@ -80,25 +81,25 @@ class Journey:
         self.made[id(leaf)] = (leaf, weight)
         return leaf
 
-    def replay(self, leg: Leg, tape: Tape, read: Args, to_carried: Any, to_kept: list[Any]) -> Any:
-        """Walk a leg with its slopes in their places and go back through it; the tape gathers what weights get."""
+    def replay(self, chunk: Chunk, tape: Tape, read: Args, to_carried: Any, to_kept: list[Any]) -> Any:
+        """Walk a chunk with its slopes in their places and go back through it; the tape gathers what weights get."""
         with torch.enable_grad():
-            start = mapped(leg.start, lambda t: t.detach().requires_grad_())
-            carried, kept = self.route.walk(start, read, leg.part, tape.through(self.route.field))
+            start = mapped(chunk.start, lambda t: t.detach().requires_grad_())
+            carried, kept = self.plan.run(start, read, chunk.part, tape.through(self.plan.field))
             outputs, gradients = _paired((carried, kept), (to_carried, to_kept))
             if not outputs:
-                return mapped(leg.start, torch.zeros_like)
+                return mapped(chunk.start, torch.zeros_like)
             # evaluations pull their weights back by themselves; a cost paid for chords uses weights in the open
-            open_costs = plain(self.route.solver) is not self.route.solver
+            open_costs = plain(self.plan.solver) is not self.plan.solver
             weights = [leaf for leaf in tensors(read) if leaf.requires_grad] if open_costs else []
             given = tensors(start)
             found = torch.autograd.grad(outputs, [*given, *weights], gradients, allow_unused=True)
         tape.add([(leaf, g) for leaf, g in zip(weights, found[len(given) :], strict=True) if g is not None])
         zero = (torch.zeros_like(t) if g is None else g for t, g in zip(given, found, strict=False))
-        return with_tensors(leg.start, list(zero))
+        return with_tensors(chunk.start, list(zero))
 
     def collect(self, tape: Tape) -> None:
-        """Carry gradients of weights that were read back to the arguments they were read from."""
+        """Backpropagate ∂L/∂(block weights) into args, one autograd call."""
         given = tensors(self.args)
         places = {id(leaf): i for i, leaf in enumerate(given)}
         read = []
@@ -116,7 +117,7 @@ class Journey:
                 self.add(places[id(leaf)], g)
 
     def add(self, place: int, gradient: Tensor) -> None:
-        """Add up what several legs give the same argument."""
+        """Add up what several chunks give the same argument."""
         known = self.sink.get(place)
         self.sink[place] = gradient if known is None else known.add_(gradient)
 
@@ -132,23 +133,23 @@ def _paired(outputs: Any, gradients: Any) -> tuple[list[Tensor], list[Tensor]]:
     return [x for x, _ in pairs], [g for _, g in pairs]
 
 
-def counts(route: Route, part: range) -> int:
+def counts(plan: StepPlan, part: range) -> int:
     """How many states the steps of ``part`` keep."""
-    return sum(len(route.moments[i]) for i in part)
+    return sum(len(plan.moments[i]) for i in part)
 
 
-def back_along(journey: Journey, legs: list[Leg], to_carried: Any, to_kept: list[Any]) -> Any:
-    """Pull back leg after leg, the last one first."""
+def pull_back_chunks(pullback: Pullback, chunks: list[Chunk], to_carried: Any, to_kept: list[Any]) -> Any:
+    """Pull back chunk after chunk, the last one first."""
     end = len(to_kept)
-    for leg in reversed(legs):
-        start = end - counts(journey.route, leg.part)
-        to_carried = journey.pull(leg, to_carried, to_kept[start:end])
+    for chunk in reversed(chunks):
+        start = end - counts(pullback.plan, chunk.part)
+        to_carried = pullback.pull(chunk, to_carried, to_kept[start:end])
         end = start
-    journey.settle()
+    pullback.finish_block()
     return to_carried
 
 
-class Solving(torch.autograd.Function):
+class SolveFunction(torch.autograd.Function):
     """The whole solve as one operation, whose backward the adjoint writes."""
 
     @staticmethod
@@ -201,11 +202,11 @@ def _filled(state: Any, given: list[Tensor | None]) -> Any:
 
 
 @dataclass
-class Work:
+class SolveState:
     """What one solve leaves for its backward. Subclasses say what ``out`` keeps and how ``back`` uses it."""
 
     adjoint: Any
-    route: Route
+    plan: StepPlan
     x0: Any
     args: Args
     shape: list[Any] = field(default_factory=list)
@@ -237,9 +238,9 @@ class Work:
     def run(self) -> list[Any]:
         """Apply the operation."""
         leaves = [*tensors(self.x0), *tensors(self.args)]
-        out = iter(Solving.apply(self, len(tensors(self.x0)), *leaves))
+        out = iter(SolveFunction.apply(self, len(tensors(self.x0)), *leaves))
         return [mapped(state, lambda _: next(out)) for state in self.shape]
 
-    def journey(self, args: Args = None, keep: bool = False, clip: float | None = None) -> Journey:
-        """A journey along the route."""
-        return Journey(clipped(self.route, clip), keep, args)
+    def pullback(self, args: Args = None, keep: bool = False, clip: float | None = None) -> Pullback:
+        """A pullback along the plan."""
+        return Pullback(clipped(self.plan, clip), keep, args)

@@ -7,13 +7,13 @@ import torch
 
 from continua.config import register
 from continua.errors import SolveError, SolveFailed
+from continua.flow.adjoints.pullback import Chunk, Pullback, SolveState, counts
+from continua.flow.adjoints.recompute import Checkpoint, redo
+from continua.flow.adjoints.tape import Entry, Tape
 from continua.flow.cost import plain
-from continua.flow.journey import Journey, Leg, Work, counts
-from continua.flow.recompute import Checkpoint, redo
-from continua.flow.reversible import ReversibleMethod
-from continua.flow.tape import Entry, Tape
+from continua.flow.solvers.reversible import ReversibleMethod
+from continua.flow.stepping import StepPlan, rehearsed
 from continua.flow.vectorfield import VectorField, is_read, kinds_of, read_at
-from continua.flow.walk import Route, rehearsed
 from continua.tree import tensors
 from continua.typing import Args, Tensor
 
@@ -34,99 +34,99 @@ class Reversible:
     clip: float | None = None
     reads_late = True
 
-    def run(self, route: Route, x0: Any, args: Args) -> list[Any]:
+    def run(self, plan: StepPlan, x0: Any, args: Args) -> list[Any]:
         """Solve as one operation."""
-        if not isinstance(route.solver, ReversibleMethod):
-            remedy = f"Use ReversibleSolver({route.solver}) or ReversibleHeun(), or Checkpoint(n) gradients."
-            raise SolveError("reversible gradients need a reversible solver", got=route.solver, remedy=remedy)
-        return _Reversed(self, route, x0, args).run()
+        if not isinstance(plan.solver, ReversibleMethod):
+            remedy = f"Use ReversibleSolver({plan.solver}) or ReversibleHeun(), or Checkpoint(n) gradients."
+            raise SolveError("reversible gradients need a reversible solver", got=plan.solver, remedy=remedy)
+        return _Reversed(self, plan, x0, args).run()
 
 
 @dataclass
-class _Reversed(Work):
+class _Reversed(SolveState):
     """Keep the end."""
 
     end: Any = None
 
     def out(self, x0: Any, args: Args) -> list[Any]:
-        self.end, kept = self.route.go(x0, args, self.route.everything)
+        self.end, kept = self.plan.run_in_blocks(x0, args, self.plan.everything)
         return kept
 
     def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
-        journey = self.journey(args, True, self.adjoint.clip)
-        reached, to_x0 = self._undo(journey, x0, to_kept)
+        pullback = self.pullback(args, True, self.adjoint.clip)
+        reached, to_x0 = self._undo(pullback, x0, to_kept)
         drift, limit = _distance(reached, x0), self.adjoint.drift
         if limit is None:
-            limit = max(16.0, 5.7 * len(self.route.steps) ** 0.5) * torch.finfo(tensors(x0)[0].dtype).eps
-        self.route.notes["drift"] = drift
+            limit = max(16.0, 5.7 * len(self.plan.steps) ** 0.5) * torch.finfo(tensors(x0)[0].dtype).eps
+        self.plan.notes["drift"] = drift
         if drift <= limit:
-            return to_x0, journey.sink
+            return to_x0, pullback.sink
         if not self.adjoint.fallback:
             remedy = "Allow the fallback, take smaller steps, or use Checkpoint(n)."
             got = f"a start that is off by {drift:.1e} (allowed: {limit:.1e})"
-            raise SolveFailed("the steps could not be undone", got=got, remedy=remedy, z=self.route.steps[0][0])
-        self.route.notes["path"] = "checkpoints, since undoing the steps drifted"
-        again = Checkpoint(max(1, round(len(self.route.steps) ** 0.5)), clip=self.adjoint.clip)
-        return redo(again, self.route, x0, args, to_kept)
+            raise SolveFailed("the steps could not be undone", got=got, remedy=remedy, z=self.plan.steps[0][0])
+        self.plan.notes["path"] = "checkpoints, since undoing the steps drifted"
+        again = Checkpoint(max(1, round(len(self.plan.steps) ** 0.5)), clip=self.adjoint.clip)
+        return redo(again, self.plan, x0, args, to_kept)
 
-    def _undo(self, journey: Journey, x0: Any, to_kept: list[Any]) -> tuple[Any, Any]:
+    def _undo(self, pullback: Pullback, x0: Any, to_kept: list[Any]) -> tuple[Any, Any]:
         """Step by step backwards: undo with a tape, then pull the step back with what the tape saw."""
         carried, to_carried, end, waiting = self.end, None, len(to_kept), None
-        for block in reversed(self.route.pieces(self.route.everything)):
+        for block in reversed(self.plan.blocks_of(self.plan.everything)):
             with torch.enable_grad():
-                read = journey.cut(self._read(journey.args, block))
+                read = pullback.cut(self._read(pullback.args, block))
             gathered = Tape(keep=True)
             for i in reversed(block):
-                start = end - counts(self.route, range(i, i + 1))
-                leg, carried, waiting = self._leg(i, carried, read, waiting, x0)
-                tape = leg.tape.replay(gathered)
-                to_carried = journey.replay(leg, tape, read, to_carried, to_kept[start:end])
+                start = end - counts(self.plan, range(i, i + 1))
+                chunk, carried, waiting = self._chunk(i, carried, read, waiting, x0)
+                tape = chunk.tape.replay(gathered)
+                to_carried = pullback.replay(chunk, tape, read, to_carried, to_kept[start:end])
                 end = start
-            journey.collect(gathered)
-        return self.route.solver.show(carried), to_carried
+            pullback.collect(gathered)
+        return self.plan.solver.show(carried), to_carried
 
     def _read(self, args: Args, block: range) -> Args:
         """The weights at the depths where the steps of a block, and undoing them, ask."""
-        if is_read(self.route.field):
+        if is_read(self.plan.field):
             return args
-        solver: Any = plain(self.route.solver)
+        solver: Any = plain(self.plan.solver)
 
         def undo(field: VectorField, args: Args) -> None:
             for i in block:
-                z, dz = self._before(i), self.route.steps[i][1]
+                z, dz = self._before(i), self.plan.steps[i][1]
                 solver.undo(field, z, dz, solver.begin(field, z + dz, 0.0, args), args)
 
-        also = rehearsed(kinds_of(self.route.field), undo)
-        asked = [tuple(dict.fromkeys([*a, *b])) for a, b in zip(self.route.asked(block), also, strict=True)]
-        return read_at(self.route.field, asked, args)
+        also = rehearsed(kinds_of(self.plan.field), undo)
+        asked = [tuple(dict.fromkeys([*a, *b])) for a, b in zip(self.plan.asked(block), also, strict=True)]
+        return read_at(self.plan.field, asked, args)
 
     def _before(self, i: int) -> float:
         """Where undoing step i arrives: with lag to the last bit where the step before evaluated the field."""
-        lag = i > 0 and getattr(self.route.solver, "lag", False)
-        z, dz = self.route.steps[i - 1] if lag else (self.route.steps[i][0], 0.0)
+        lag = i > 0 and getattr(self.plan.solver, "lag", False)
+        z, dz = self.plan.steps[i - 1] if lag else (self.plan.steps[i][0], 0.0)
         return z + dz
 
     @torch.no_grad()
-    def _leg(self, i: int, after: Any, read: Args, waiting: list[Entry] | None, x0: Any) -> tuple[Leg, Any, Any]:
+    def _chunk(self, i: int, after: Any, read: Args, waiting: list[Entry] | None, x0: Any) -> tuple[Chunk, Any, Any]:
         """Undo step i, and put its evaluations in the order in which the step makes them."""
-        solver: Any = self.route.solver
-        z, dz = self.route.steps[i]
+        solver: Any = self.plan.solver
+        z, dz = self.plan.steps[i]
         if solver.lag and waiting is None:  # the evaluation of the last step of all
             tape = Tape(keep=True)
-            solver.again(tape.through(self.route.field), z + dz, after, read)
+            solver.again(tape.through(self.plan.field), z + dz, after, read)
             waiting = tape.entries
         tape = Tape(keep=True)
-        before = solver.undo(tape.through(self.route.field), self._before(i), dz, after, read)
+        before = solver.undo(tape.through(self.plan.field), self._before(i), dz, after, read)
         seen = solver.forward_order(tape.entries)
         own, waiting = (waiting or [], seen) if solver.lag else (seen, None)
         part, start = range(i, i + 1), x0 if i == 0 else before
-        if any(theta < 1 for theta in self.route.moments[i]):  # interpolation evaluates more than the step
+        if any(theta < 1 for theta in self.plan.moments[i]):  # interpolation evaluates more than the step
             tape = Tape(keep=True)
-            self.route.walk(start, read, part, tape.through(self.route.field))
+            self.plan.run(start, read, part, tape.through(self.plan.field))
             own = tape.entries
         elif i == 0 and solver.lag:
             own = seen + own
-        return Leg(part, start, Tape(True, own), part), before, waiting
+        return Chunk(part, start, Tape(True, own), part), before, waiting
 
 
 def _distance(reached: Any, kept: Any) -> float:

@@ -7,7 +7,7 @@ import torch
 
 from continua.config import register
 from continua.errors import SolveError
-from continua.flow.walk import Route
+from continua.flow.stepping import StepPlan
 from continua.tree import mapped, tensors
 from continua.typing import Args, Tensor
 
@@ -17,14 +17,14 @@ ONCE_REMEDY = "Use Direct() where gradients of gradients are needed."
 
 @runtime_checkable
 class Adjoint(Protocol):
-    """Walks a route so that gradients reach x0 and every leaf of args."""
+    """Takes the steps of a plan so that gradients reach x0 and every leaf of args."""
 
     @property
     def reads_late(self) -> bool:
         """Whether weights over depth should be read block by block during the walk, to save memory."""
         ...
 
-    def run(self, route: Route, x0: Any, args: Args) -> list[Any]:
+    def run(self, plan: StepPlan, x0: Any, args: Args) -> list[Any]:
         """Return the kept states, the final one last, and arrange for the backward pass."""
         ...
 
@@ -40,10 +40,10 @@ class Direct:
     clip: float | None = None
     reads_late = False
 
-    def run(self, route: Route, x0: Any, args: Args) -> list[Any]:
-        """Walk under autograd, with the weights of all depths read at once."""
-        read = route.read(args, route.everything)
-        return clipped(route, self.clip).walk(x0, read, route.everything)[1]
+    def run(self, plan: StepPlan, x0: Any, args: Args) -> list[Any]:
+        """Step under autograd, with the weights of all depths read at once."""
+        read = plan.weights(args, plan.everything)
+        return clipped(plan, self.clip).run(x0, read, plan.everything)[1]
 
 
 # --- clipping --------------------------------------------------------------------------------------------------------
@@ -83,10 +83,10 @@ class _Clipping:
         return mapped(after, lambda _: next(clips))
 
 
-def clipped(route: Route, limit: float | None) -> Route:
-    """The same route with bounded adjoint states."""
+def clipped(plan: StepPlan, limit: float | None) -> StepPlan:
+    """The same plan with bounded adjoint states."""
     if limit is None:
-        return route
+        return plan
     if not limit > 0:
         raise SolveError("clip bounds a norm", got=limit, remedy="Use clip > 0, or None for no clipping.")
-    return Route(route.field, _Clipping(route.solver, limit), route.steps, route.moments, route.notes)
+    return StepPlan(plan.field, _Clipping(plan.solver, limit), plan.steps, plan.moments, plan.notes)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from continua.config import register
 from continua.errors import SolveError, SolveFailed
-from continua.flow.runge_kutta import Solver
+from continua.flow.solvers.runge_kutta import Solver
 from continua.flow.trajectory import Piece, SaveAt, Steps
 from continua.flow.vectorfield import VectorField
 from continua.typing import Args, Tensor
@@ -32,7 +32,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Found:
+class StepsFound:
     """The steps that were found.
 
     Where the path itself was walked to find them, ``kept`` holds the states to return and ``final`` the last one.
@@ -50,7 +50,7 @@ class Found:
 class Control(Protocol):
     """Chooses the steps."""
 
-    def find(self, problem: Problem) -> Found:
+    def find(self, problem: Problem) -> StepsFound:
         """Return steps that lead from span[0] to span[1], or as far as they got."""
         ...
 
@@ -83,9 +83,9 @@ class Fixed:
         for z, after in itertools.pairwise(nodes):
             yield z, after - z
 
-    def find(self, problem: Problem) -> Found:
+    def find(self, problem: Problem) -> StepsFound:
         """All steps, at once."""
-        return Found(tuple(self.walk(problem.span)), {"steps": self.steps})
+        return StepsFound(tuple(self.walk(problem.span)), {"steps": self.steps})
 
     def __str__(self) -> str:
         return f"{self.steps} steps" + (f" of {self.solver}" if self.solver is not None else "")

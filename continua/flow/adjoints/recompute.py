@@ -8,10 +8,10 @@ import torch
 
 from continua.config import register
 from continua.errors import SolveError
-from continua.flow.journey import Journey, Leg, Work, back_along, counts
-from continua.flow.tape import Noise, is_quiet, noise_now, replayed
+from continua.flow.adjoints.pullback import Chunk, Pullback, SolveState, counts, pull_back_chunks
+from continua.flow.adjoints.tape import Noise, is_quiet, noise_now, replayed
+from continua.flow.stepping import StepPlan
 from continua.flow.vectorfield import base_of
-from continua.flow.walk import Route
 from continua.typing import Args, Tensor
 
 # recursive checkpoints: steps that are recorded at once, and pieces into which a longer segment is cut. A recorded step
@@ -20,18 +20,18 @@ LEAF, PIECES = 4, 16
 
 
 @dataclass
-class _Taped(Work):
+class _Taped(SolveState):
     """Keep something of every evaluation."""
 
-    legs: list[Leg] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
 
     def out(self, x0: Any, args: Args) -> list[Any]:
-        _, kept, self.legs = self.journey(keep=self.adjoint.gemms).record(x0, args, self.route.everything)
+        _, kept, self.chunks = self.pullback(keep=self.adjoint.gemms).record(x0, args, self.plan.everything)
         return kept
 
     def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
-        journey = self.journey(args, self.adjoint.gemms, self.adjoint.clip)
-        return back_along(journey, self.legs, None, to_kept), journey.sink
+        pullback = self.pullback(args, self.adjoint.gemms, self.adjoint.clip)
+        return pull_back_chunks(pullback, self.chunks, None, to_kept), pullback.sink
 
 
 @register
@@ -46,9 +46,9 @@ class Recompute:
     reads_late = True
     gemms = False
 
-    def run(self, route: Route, x0: Any, args: Args) -> list[Any]:
+    def run(self, plan: StepPlan, x0: Any, args: Args) -> list[Any]:
         """Solve as one operation."""
-        return _Taped(self, route, x0, args).run()
+        return _Taped(self, plan, x0, args).run()
 
 
 @register
@@ -63,9 +63,9 @@ class Lean:
     reads_late = True
     gemms = True
 
-    def run(self, route: Route, x0: Any, args: Args) -> list[Any]:
+    def run(self, plan: StepPlan, x0: Any, args: Args) -> list[Any]:
         """Solve as one operation."""
-        return _Taped(self, route, x0, args).run()
+        return _Taped(self, plan, x0, args).run()
 
 
 class _Start(NamedTuple):
@@ -77,51 +77,51 @@ class _Start(NamedTuple):
 
 
 @dataclass
-class _Checkpointed(Work):
+class _Checkpointed(SolveState):
     """Keep states between segments of steps."""
 
     starts: list[_Start] = field(default_factory=list)
 
     def out(self, x0: Any, args: Args) -> list[Any]:
-        _, kept = self._walk(x0, args, self.adjoint.segments(self.route), self.starts)
+        _, kept = self._walk(x0, args, self.adjoint.segments(self.plan), self.starts)
         return kept
 
     def _walk(self, x: Any, args: Args, parts: list[range], starts: list[_Start]) -> tuple[Any, list[Any]]:
         """Take some steps, noting where each part starts."""
-        kept, quiet = [], is_quiet(base_of(self.route.field))
+        kept, quiet = [], is_quiet(base_of(self.plan.field))
         for part in parts:
             starts.append(_Start(part, x, None if quiet else noise_now()))
-            x, more = self.route.go(x, args, part)
+            x, more = self.plan.run_in_blocks(x, args, part)
             kept += more
         return x, kept
 
     def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
-        journey = self.journey(args, self.adjoint.gemms, self.adjoint.clip)
-        return self._back(journey, [*self.starts], None, to_kept), journey.sink
+        pullback = self.pullback(args, self.adjoint.gemms, self.adjoint.clip)
+        return self._back(pullback, [*self.starts], None, to_kept), pullback.sink
 
-    def _back(self, journey: Journey, starts: list[_Start], to_carried: Any, to_kept: list[Any]) -> Any:
+    def _back(self, pullback: Pullback, starts: list[_Start], to_carried: Any, to_kept: list[Any]) -> Any:
         """Part after part, the last one first; a state is let go with its part."""
         end = len(to_kept)
         while starts:
             part, x, noise = starts.pop()
-            start = end - counts(self.route, part)
+            start = end - counts(self.plan, part)
             with replayed(noise):
-                to_carried = self._segment(journey, part, x, to_carried, to_kept[start:end])
+                to_carried = self._segment(pullback, part, x, to_carried, to_kept[start:end])
             end = start
         return to_carried
 
-    def _segment(self, journey: Journey, part: range, x: Any, to_carried: Any, to_kept: list[Any]) -> Any:
+    def _segment(self, pullback: Pullback, part: range, x: Any, to_carried: Any, to_kept: list[Any]) -> Any:
         """Record and pull, or cut once more: walk to the start of the last piece, noting the others on the way."""
         if not self.adjoint.recursive or len(part) <= LEAF:
             with torch.no_grad():
-                _, _, legs = journey.record(x, journey.args, part)
-            return back_along(journey, legs, to_carried, to_kept)
+                _, _, chunks = pullback.record(x, pullback.args, part)
+            return pull_back_chunks(pullback, chunks, to_carried, to_kept)
         *most, last = _cut(part)
         starts: list[_Start] = []
         with torch.no_grad():
-            x, _ = self._walk(x, journey.args, most, starts)
+            x, _ = self._walk(x, pullback.args, most, starts)
         starts.append(_Start(last, x, None))  # its random numbers are those that come next
-        return self._back(journey, starts, to_carried, to_kept)
+        return self._back(pullback, starts, to_carried, to_kept)
 
 
 def _cut(part: range) -> list[range]:
@@ -152,25 +152,25 @@ class Checkpoint:
             remedy = "Use a whole number n ≥ 1, best about √L, or a length Δz such as 0.1."
             raise SolveError("Checkpoint(every=n) counts steps, every=Δz measures depth", got=self.every, remedy=remedy)
 
-    def segments(self, route: Route) -> list[range]:
+    def segments(self, plan: StepPlan) -> list[range]:
         """Cut the steps."""
-        count = len(route.steps)
+        count = len(plan.steps)
         if isinstance(self.every, int):
             cuts = list(range(0, count, self.every))
         else:
-            start = route.steps[0][0]
-            number = [int((z - start) / self.every + 1e-9) for z, _ in route.steps]
+            start = plan.steps[0][0]
+            number = [int((z - start) / self.every + 1e-9) for z, _ in plan.steps]
             cuts = [i for i in range(count) if i == 0 or number[i] != number[i - 1]]
         return [range(a, b) for a, b in itertools.pairwise([*cuts, count])]
 
-    def run(self, route: Route, x0: Any, args: Args) -> list[Any]:
+    def run(self, plan: StepPlan, x0: Any, args: Args) -> list[Any]:
         """Solve as one operation."""
-        return _Checkpointed(self, route, x0, args).run()
+        return _Checkpointed(self, plan, x0, args).run()
 
 
-def redo(adjoint: Checkpoint, route: Route, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
+def redo(adjoint: Checkpoint, plan: StepPlan, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
     """Walk out once more from the start with checkpoints, and back."""
-    work = _Checkpointed(adjoint, route, x0, args)
+    work = _Checkpointed(adjoint, plan, x0, args)
     with torch.no_grad():
         work.out(x0, args)
     return work.back(x0, args, to_kept)

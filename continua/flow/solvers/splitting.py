@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from continua.config import register
 from continua.errors import SolveError
-from continua.flow.runge_kutta import Euler, Heun, OneStep, Solver
+from continua.flow.solvers.runge_kutta import Euler, Heun, OneStep, Solver
 from continua.flow.vectorfield import Flow, Projection, Sum, VectorField
 from continua.typing import Args
 

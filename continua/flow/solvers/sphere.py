@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from continua.config import register
-from continua.flow.runge_kutta import RK4, Attempt, OneStep, Solver, Tableau
+from continua.flow.solvers.runge_kutta import RK4, Attempt, OneStep, Solver, Tableau
 from continua.flow.vectorfield import Bound, Flow, Projection, Sum, VectorField, project
 from continua.geometry import retract, tangent
 from continua.typing import Args, Tensor

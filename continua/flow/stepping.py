@@ -1,4 +1,4 @@
-"""Walking known steps: blocks of them, the depths they read, and the states kept on the way."""
+"""Taking known steps: blocks of them, the depths they read, and the states kept on the way."""
 
 import dataclasses
 import functools
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from continua.flow.cost import plain
-from continua.flow.runge_kutta import Solver
+from continua.flow.solvers.runge_kutta import Solver
 from continua.flow.trajectory import Moments, Piece, Steps
 from continua.flow.vectorfield import Flow, Projection, Sum, VectorField, bytes_a_depth, is_read, kinds_of, read_at
 from continua.typing import Args
@@ -17,7 +17,7 @@ NODES, BYTES = 8, 8 * 2**20
 
 
 @dataclass(frozen=True)
-class Route:
+class StepPlan:
     """A field, a solver, the steps to take and what to keep of them."""
 
     field: VectorField
@@ -26,7 +26,7 @@ class Route:
     moments: Moments
     notes: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)  # what the backward pass has to say
 
-    def walk(self, x: Any, args: Args, part: range, field: VectorField | None = None) -> tuple[Any, list[Any]]:
+    def run(self, x: Any, args: Args, part: range, field: VectorField | None = None) -> tuple[Any, list[Any]]:
         """Take the steps of ``part``; return what is carried and the kept states. The first step begins from x0."""
         solver, field, kept = self.solver, self.field if field is None else field, []
         if part.start == 0:
@@ -35,10 +35,12 @@ class Route:
             z, dz = self.steps[i]
             before, x = x, solver.step(field, z, dz, x, args)
             if self.moments[i]:
-                kept += self.look(self.moments[i], i, before, x, args, field)
+                kept += self.interpolate(self.moments[i], i, before, x, args, field)
         return x, kept
 
-    def look(self, thetas: tuple[float, ...], i: int, before: Any, after: Any, args: Args, field: Any) -> list[Any]:
+    def interpolate(
+        self, thetas: tuple[float, ...], i: int, before: Any, after: Any, args: Args, field: Any
+    ) -> list[Any]:
         """The states at some moments of one step."""
         end = self.solver.show(after)
         if thetas == (1.0,):
@@ -47,15 +49,15 @@ class Route:
         found = piece(self.solver, field, Piece(z, dz, start, end), args)
         return [end if theta == 1.0 else found.at(theta) for theta in thetas]
 
-    def go(self, x: Any, args: Args, part: range) -> tuple[Any, list[Any]]:
+    def run_in_blocks(self, x: Any, args: Args, part: range) -> tuple[Any, list[Any]]:
         """The same block by block, so that only one block's weights are alive where nothing else keeps them."""
         kept = []
-        for block in self.pieces(part):
-            x, more = self.walk(x, self.read(args, block), block)
+        for block in self.blocks_of(part):
+            x, more = self.run(x, self.weights(args, block), block)
             kept += more
         return x, kept
 
-    def pieces(self, part: range) -> list[range]:
+    def blocks_of(self, part: range) -> list[range]:
         """The blocks, cut to ``part``."""
         cuts = [range(max(b.start, part.start), min(b.stop, part.stop)) for b in self.blocks()]
         return [cut for cut in cuts if len(cut)]
@@ -73,7 +75,7 @@ class Route:
         for start in range(0, count, size):
             yield range(start, min(start + size, count))
 
-    def read(self, args: Args, part: range) -> Args:
+    def weights(self, args: Args, part: range) -> Args:
         """The weights that the steps of ``part`` ask for."""
         if is_read(self.field):
             return args
@@ -139,8 +141,8 @@ def dry_run(
 
     def walk(field: VectorField, args: Args) -> None:
         x = 0.0 if begin else solver.begin(lambda z, x, args: x, 0.0, 0.0, None)
-        route = Route(field, solver, ((0.0, 0.0),) * skip + steps, ((),) * skip + moments)
-        route.walk(x, args, range(skip, skip + len(steps)))
+        plan = StepPlan(field, solver, ((0.0, 0.0),) * skip + steps, ((),) * skip + moments)
+        plan.run(x, args, range(skip, skip + len(steps)))
 
     calls = rehearsed(kinds, walk)
     flows = [len(log) for log, flow in zip(calls, kinds or (True,), strict=True) if flow]

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from continua.config import register
 from continua.errors import SolveError
-from continua.flow.runge_kutta import RK4, Solver
+from continua.flow.solvers.runge_kutta import RK4, Solver
 from continua.flow.state import axpy, scaled
 from continua.flow.vectorfield import VectorField
 from continua.typing import Args
