@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from continua.lab import memory as lab
+from continua.lab.cost import memory as lab
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = ("continua", "torch", "numpy", "transformers", "safetensors")

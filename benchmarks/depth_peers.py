@@ -204,7 +204,7 @@ def saved_bytes(run: Callable[[], object]) -> int:
     """Tensor bytes alive after ``run``, while its answer is held, over those alive before: from the allocator's log."""
     import torch
 
-    from continua.lab.memory import silent
+    from continua.lab.cost.memory import silent
 
     run()  # buffers that are made once are not part of a step
     gc.collect()

@@ -28,7 +28,7 @@ import torch
 from common import RESULTS, Row, cpu_seconds, environment, interleaved, ratio, row, write
 
 from continua.fields import counted
-from continua.lab.tolerance import depth_front
+from continua.lab.cost.tolerance import depth_front
 from continua.models import Transformer
 from continua.models.build import discrete_axes, pre_norm
 from continua.models.elastic import elastic

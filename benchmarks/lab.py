@@ -22,9 +22,9 @@ from common import Row, environment, estimate, interleaved, ratio, write
 from continua.flow import RK4, Fixed, OnSphere
 from continua.geometry import sphere
 from continua.lab import ByFourier, Dense, Fused, Particles, SelfAttention, Sinkhorn, Unnormalised, simulate
-from continua.lab.clusters import clusters
-from continua.lab.growth import growth_rates, k_max
-from continua.lab.memory import peak_bytes
+from continua.lab.cost.memory import peak_bytes
+from continua.lab.particles.clusters import clusters
+from continua.lab.theory.growth import growth_rates, k_max
 
 BETAS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 SMALL = 1e-6  # the displacement that is watched as it grows
@@ -159,7 +159,7 @@ def speed(quick: bool) -> list[Row]:
 
 
 def _query(x: torch.Tensor, beta: float) -> Any:
-    from continua.lab.sums import Query
+    from continua.lab.particles.sums import Query
 
     return Query(x, x, None, beta, False, 1.0, 1.0)
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from continua.lab.memory import silent
+from continua.lab.cost.memory import silent
 from tests.measure import slope
 from tests.operators.test_memory import BLOCKED, FUSED, LARGE, LINEAR, bytes_over
 

@@ -25,9 +25,9 @@ from rich.console import Console
 
 from continua.cli.dynamics import Found, measure, read
 from continua.convert import from_hf
-from continua.lab.dynamics_plots import plot_iteration, plot_ladder
-from continua.lab.plots import pyplot, save
-from continua.lab.probes import look
+from continua.lab.canvas.dynamics_plots import plot_iteration, plot_ladder
+from continua.lab.figure import pyplot, save
+from continua.lab.probes.dynamics import look
 from tools import real_models
 from tools.packages import Unavailable
 

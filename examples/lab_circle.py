@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from continua.lab import Particles, SelfAttention, simulate
-from continua.lab.clusters import clusters
-from continua.lab.films import film
-from continua.lab.growth import k_max
-from continua.lab.pictures import plot_paths
+from continua.lab.canvas.films import film
+from continua.lab.canvas.pictures import plot_paths
+from continua.lab.particles.clusters import clusters
+from continua.lab.theory.growth import k_max
 
 BETA, TOKENS, UNTIL, FRAMES = 9.0, 300, 16.0, 65
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from continua.lab import Particles, SelfAttention, simulate
-from continua.lab.clusters import clusters
-from continua.lab.energy import energies
-from continua.lab.films import film
-from continua.lab.pictures import plot_paths
+from continua.lab.canvas.films import film
+from continua.lab.canvas.pictures import plot_paths
+from continua.lab.particles.clusters import clusters
+from continua.lab.particles.energy import energies
 
 BETA, TOKENS, UNTIL, FRAMES, COUNT = 9.0, 120, 12.0, 49, 5
 

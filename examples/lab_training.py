@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import continua as ct
-from continua.lab.along import Along, Course
+from continua.lab.probes.during_training import Along, Course
 from continua.models import Batch, Pixels, Scaled, initialise
 from continua.optim import AdamW, ByRole, Muon
 from continua.tasks import digits

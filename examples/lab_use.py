@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 import continua as ct
-from continua.lab.plots import pyplot, save
-from continua.lab.use import Level, controlled, first_token, overclustered, separation
+from continua.lab.figure import pyplot, save
+from continua.lab.probes.separation import Level, controlled, first_token, overclustered, separation
 from continua.models import Batch, Pixels, Scaled, initialise
 from continua.optim import AdamW, ByRole, Muon
 from continua.tasks import Example, digits

@@ -76,7 +76,7 @@ def drawn(found: dict[str, list[tuple[int, float, float]]], exact: float, path: 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    from continua.lab.canvas import COLOURS, INK, LINE
+    from continua.lab.canvas.canvas import COLOURS, INK, LINE
 
     figure, axes = pyplot.subplots(figsize=(7.6, 4.8), dpi=150, layout="constrained")
     markers = "osD^vPX"

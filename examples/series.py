@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from continua.data.augmentation import Change
-from continua.lab.canvas import COLOURS, FAINT
-from continua.lab.plots import pyplot, save
+from continua.lab.canvas.canvas import COLOURS, FAINT
+from continua.lab.figure import pyplot, save
 from continua.recipes.estimators import ContinuaClassifier, ContinuaForecaster
 from continua.recipes.series import SeriesSettings
 

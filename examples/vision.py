@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from continua.lab.canvas import COLOURS, INK
-from continua.lab.plots import pyplot, save
+from continua.lab.canvas.canvas import COLOURS, INK
+from continua.lab.figure import pyplot, save
 from continua.models import Batch, Transformer
 from continua.recipes.vision import VisionSettings, digits
 from continua.tasks import Images, observed_pixels, resampled

@@ -14,7 +14,7 @@ from rich.panel import Panel
 from continua.cli.generate import written
 from continua.cli.pareto import FILE, measure, show
 from continua.errors import ConfigError
-from continua.lab.plots import pyplot, save
+from continua.lab.figure import pyplot, save
 from continua.recipes import parse, resume, start, tokens_of
 from continua.training import Fitted, Run
 

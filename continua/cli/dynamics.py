@@ -15,7 +15,7 @@ from rich.table import Table
 from continua.axes import Discretisation
 from continua.errors import CheckpointError, ConfigError, ContinuaError, ShapeError
 from continua.flow import Fixed, LieTrotter
-from continua.lab.dynamics_plots import (
+from continua.lab.canvas.dynamics_plots import (
     plot_cosines,
     plot_energy,
     plot_iteration,
@@ -23,10 +23,10 @@ from continua.lab.dynamics_plots import (
     plot_ladder,
     plot_spectra,
 )
-from continua.lab.iterate import Iteration, Substeps, iterate, substeps
-from continua.lab.ladder import RUNGS, Ladder, ladder
-from continua.lab.probes import Dynamics, Seen, Watch, dynamics, look
-from continua.lab.spectra import HeadSpectra, spectra
+from continua.lab.probes.dynamics import Dynamics, Seen, Watch, dynamics, look
+from continua.lab.probes.iterate import Iteration, Substeps, iterate, substeps
+from continua.lab.probes.ladder import RUNGS, Ladder, ladder
+from continua.lab.probes.spectra import HeadSpectra, spectra
 from continua.models import Batch, EncoderDecoder
 from continua.recipes import tokens_of
 from continua.tasks import Characters

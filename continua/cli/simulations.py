@@ -20,8 +20,8 @@ from continua import __version__
 from continua.cli.settings import Phase, Shared
 from continua.cli.ways import WAYS, Found, Row, Steps
 from continua.errors import ConfigError
-from continua.lab.phase import ABOUT, CELLS
-from continua.lab.phase import Phase as Diagram
+from continua.lab.theory.phase import ABOUT, CELLS
+from continua.lab.theory.phase import Phase as Diagram
 
 SUMMARY, NUMBERS = "summary.json", "numbers.npz"
 MANY = 20_000

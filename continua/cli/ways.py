@@ -14,18 +14,18 @@ from continua.cli.settings import Circle, MeanField, Phase, Shared, Sphere, Toke
 from continua.errors import ConfigError, nearest
 from continua.flow import Fixed
 from continua.lab import INTERACTIONS, Interaction, Particles, Simulation, simulate
-from continua.lab.canvas import time_label
-from continua.lab.clusters import Clusters, clusters, plateaus, usual_gap
-from continua.lab.densities import plot_density
-from continua.lab.energy import log_energy
-from continua.lab.films import film, possible
-from continua.lab.growth import KINDS, growth_rates, k_max
-from continua.lab.meanfield import MeanField as Field
-from continua.lab.meanfield import circle_nodes, mean_field
-from continua.lab.phase import phase_diagram
-from continua.lab.pictures import Stay, plot_counts, plot_paths, plot_phase, plot_staircase
-from continua.lab.sums import OVERFLOW
-from continua.lab.wasserstein import Density, circle_wasserstein
+from continua.lab.canvas.canvas import time_label
+from continua.lab.canvas.densities import plot_density
+from continua.lab.canvas.films import film, possible
+from continua.lab.canvas.pictures import Stay, plot_counts, plot_paths, plot_phase, plot_staircase
+from continua.lab.particles.clusters import Clusters, clusters, plateaus, usual_gap
+from continua.lab.particles.energy import log_energy
+from continua.lab.particles.sums import OVERFLOW
+from continua.lab.theory.growth import KINDS, growth_rates, k_max
+from continua.lab.theory.meanfield import MeanField as Field
+from continua.lab.theory.meanfield import circle_nodes, mean_field
+from continua.lab.theory.phase import phase_diagram
+from continua.lab.theory.wasserstein import Density, circle_wasserstein
 from continua.typing import Tensor
 
 STILL = 1e-9  # tokens that move less from frame to frame have no plateaus: they rest all the time

@@ -1,61 +1,136 @@
 """The lab: instruments that look at models and at what they do, and tokens as particles."""
 
-from continua.lab.along import Along, Course
-from continua.lab.attention import AttentionMap, attention_maps, attribution, entropy, mean_entropy, rollout
-from continua.lab.chaos import Chaos, chaos
-from continua.lab.clusters import (
-    Clusters,
-    Plateau,
-    causal_limit,
-    clusters,
-    collapse_rate,
-    hardmax_leaders,
-    leaders,
-    parked,
-    plateaus,
+from continua.lab.canvas import (
+    film,
+    plot_attention,
+    plot_cosines,
+    plot_counts,
+    plot_density,
+    plot_energy,
+    plot_entropy,
+    plot_globe,
+    plot_growth,
+    plot_iteration,
+    plot_jumps,
+    plot_ladder,
+    plot_paths,
+    plot_patterns,
+    plot_phase,
+    plot_rollout,
+    plot_spectra,
+    plot_staircase,
 )
-from continua.lab.complexity import Complexity, Cost, predict
-from continua.lab.densities import plot_density, plot_globe
-from continua.lab.dynamics_plots import plot_cosines, plot_energy, plot_iteration, plot_jumps, plot_ladder, plot_spectra
-from continua.lab.energy import energies, energy, energy_gradient, energy_rate, log_energy, mean_cosine, sinkhorn_energy
-from continua.lab.films import film
-from continua.lab.fixed_points import (
+from continua.lab.cost import (
+    Complexity,
+    Cost,
+    Depth,
+    Pareto,
+    Point,
+    depth_front,
+    pareto,
+    plot_depth,
+    predict,
+    size_grid,
+)
+from continua.lab.particles import (
+    INTERACTIONS,
     Branch,
+    ByFourier,
+    ByHarmonics,
+    Clusters,
+    Dense,
+    Fused,
+    Hardmax,
+    Harmonics,
+    Interaction,
+    Norm,
+    Particles,
+    Plateau,
+    SelfAttention,
+    Simulation,
+    Sinkhorn,
+    Unnormalised,
     Verdict,
     antipodal,
+    causal_limit,
     clustered,
+    clusters,
+    collapse_rate,
     continuation,
+    energies,
+    energy,
+    energy_gradient,
+    energy_rate,
     fixed_point,
+    free,
+    hardmax_leaders,
     jacobian,
+    layers,
+    leaders,
+    log_energy,
+    mean_cosine,
+    parked,
+    plateaus,
+    simulate,
+    sinkhorn_energy,
     spectrum,
     stability,
     synchronised,
 )
-from continua.lab.growth import crossovers, growth_rates, k_max, layer_factor, log_growth_rates, rotated_rates
-from continua.lab.harmonics import Harmonics
-from continua.lab.interaction import INTERACTIONS, Hardmax, Interaction, SelfAttention, Sinkhorn, Unnormalised
-from continua.lab.iterate import Iteration, Substeps, iterate, substeps
-from continua.lab.ladder import Ladder, ladder
-from continua.lab.meanfield import MeanField, mean_field
-from continua.lab.meanfield_sphere import SphereField, sphere_mean_field
-from continua.lab.pareto import Pareto, Point, pareto, size_grid
-from continua.lab.particles import Particles
-from continua.lab.patterns import PATTERNS, Head, head_table, pattern_scores
-from continua.lab.phase import Cell, Phase, phase_diagram
-from continua.lab.pictures import plot_counts, plot_growth, plot_paths, plot_phase, plot_staircase
-from continua.lab.plots import plot_attention, plot_entropy, plot_patterns, plot_rollout
-from continua.lab.probes import Dynamics, Sinks, dynamics, look
-from continua.lab.simulate import Norm, Simulation, free, layers, simulate
-from continua.lab.spectra import HeadSpectra, spectra
-from continua.lab.sums import ByFourier, ByHarmonics, Dense, Fused
-from continua.lab.theory import consensus_rate, equiangular, equiangular_pre_norm, polygon_rates
-from continua.lab.tolerance import Depth, depth_front, plot_depth
-from continua.lab.use import Separation, controlled, overclustered, separation
-from continua.lab.wasserstein import (
+from continua.lab.probes import (
+    PATTERNS,
+    Along,
+    AttentionMap,
+    Course,
+    Dynamics,
+    Head,
+    HeadSpectra,
+    Iteration,
+    Ladder,
+    Separation,
+    Sinks,
+    Substeps,
+    attention_maps,
+    attribution,
+    controlled,
+    dynamics,
+    entropy,
+    head_table,
+    iterate,
+    ladder,
+    look,
+    mean_entropy,
+    overclustered,
+    pattern_scores,
+    rollout,
+    separation,
+    spectra,
+    substeps,
+)
+from continua.lab.theory import (
+    Cell,
+    Chaos,
     Density,
+    MeanField,
+    Phase,
+    SphereField,
+    chaos,
     circle_wasserstein,
+    consensus_rate,
+    crossovers,
+    equiangular,
+    equiangular_pre_norm,
+    growth_rates,
+    k_max,
+    layer_factor,
     line_wasserstein,
+    log_growth_rates,
+    mean_field,
+    phase_diagram,
+    polygon_rates,
+    rotated_rates,
     sliced_wasserstein,
+    sphere_mean_field,
     sphere_wasserstein,
 )
 

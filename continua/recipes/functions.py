@@ -11,7 +11,7 @@ from continua.axes import at
 from continua.data.pairs import Pairs
 from continua.data.store import generated
 from continua.errors import ConfigError
-from continua.lab.functions import draw_functions, draw_resolution
+from continua.lab.canvas.functions import draw_functions, draw_resolution
 from continua.models import Batch, Transformer
 from continua.models.functions import function_parts
 from continua.models.latent import Latent

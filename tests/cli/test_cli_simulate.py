@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from continua.cli import app
 from continua.cli.settings import Circle, MeanField, Phase, Sphere, asked
 from continua.errors import ConfigError, ContinuaError, RunError, ShapeError
-from continua.lab.growth import growth_rates
+from continua.lab.theory.growth import growth_rates
 
 RUN = CliRunner()
 FEW = ("--n", 40, "--frames", 6, "--until", 4)

@@ -33,7 +33,7 @@ from continua.flow import (
     solve,
 )
 from continua.flow.adjoints.recompute import LEAF, PIECES
-from continua.lab.memory import uncollected
+from continua.lab.cost.memory import uncollected
 from tests.cases import ALL_SOLVERS, EXACT_ADJOINTS, INEXACT_ADJOINTS
 from tests.flows import BOTH, MATRICES, SPAN, START, learning, pulled, start, towards
 from tests.measure import gap, random

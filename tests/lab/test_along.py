@@ -9,8 +9,8 @@ import torch
 
 import continua as ct
 from continua.errors import ConfigError, RunError
-from continua.lab.along import LINES, Along, Course, probe
-from continua.lab.probes import dynamics
+from continua.lab.probes.during_training import LINES, Along, Course, probe
+from continua.lab.probes.dynamics import dynamics
 from continua.models import Batch
 from continua.training import Progress, Run
 from tests.families import FAMILIES

@@ -10,7 +10,7 @@ import torch
 from continua.errors import ConfigError, ShapeError
 from continua.flow import Adaptive
 from continua.geometry import sphere
-from continua.lab.clusters import (
+from continua.lab.particles.clusters import (
     Clusters,
     causal_limit,
     clusters,
@@ -21,12 +21,12 @@ from continua.lab.clusters import (
     plateaus,
     usual_gap,
 )
-from continua.lab.energy import energies
-from continua.lab.fixed_points import clustered
-from continua.lab.interaction import Hardmax, SelfAttention, Unnormalised
-from continua.lab.particles import Particles
-from continua.lab.simulate import simulate
-from continua.lab.theory import polygon_rates
+from continua.lab.particles.energy import energies
+from continua.lab.particles.fixed_points import clustered
+from continua.lab.particles.interaction import Hardmax, SelfAttention, Unnormalised
+from continua.lab.particles.particles import Particles
+from continua.lab.particles.simulate import simulate
+from continua.lab.theory.theorems import polygon_rates
 from tests.refusals import refused
 
 pytestmark = pytest.mark.spec("L5")

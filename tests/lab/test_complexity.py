@@ -9,7 +9,7 @@ import continua as ct
 from continua.errors import ConfigError, ShapeError
 from continua.fields import counted
 from continua.lab import predict
-from continua.lab.complexity import evaluations
+from continua.lab.cost.complexity import evaluations
 from continua.models import Batch, Tokens
 from continua.models.build import discrete_axes
 from continua.models.functions import function_parts

@@ -7,7 +7,7 @@ import torch
 
 from continua.errors import ConfigError
 from continua.geometry import sphere
-from continua.lab.energy import (
+from continua.lab.particles.energy import (
     energies,
     energy,
     energy_gradient,
@@ -17,9 +17,9 @@ from continua.lab.energy import (
     mean_cosine,
     sinkhorn_energy,
 )
-from continua.lab.interaction import SelfAttention, Sinkhorn, Unnormalised
-from continua.lab.particles import Particles
-from continua.lab.simulate import simulate
+from continua.lab.particles.interaction import SelfAttention, Sinkhorn, Unnormalised
+from continua.lab.particles.particles import Particles
+from continua.lab.particles.simulate import simulate
 from tests.refusals import refused
 
 pytestmark = pytest.mark.spec("L3")

@@ -7,10 +7,10 @@ import torch
 
 from continua.errors import ConfigError
 from continua.flow import Adaptive
-from continua.lab.interaction import Hardmax, Interaction, SelfAttention, Sinkhorn, Unnormalised
-from continua.lab.particles import Particles
-from continua.lab.simulate import free, simulate
-from continua.lab.theory import (
+from continua.lab.particles.interaction import Hardmax, Interaction, SelfAttention, Sinkhorn, Unnormalised
+from continua.lab.particles.particles import Particles
+from continua.lab.particles.simulate import free, simulate
+from continua.lab.theory.theorems import (
     REFERENCES,
     consensus_rate,
     equiangular,

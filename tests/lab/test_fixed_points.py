@@ -7,7 +7,7 @@ import torch
 
 from continua.errors import ConfigError, ShapeError, SolveFailed
 from continua.geometry import sphere
-from continua.lab.fixed_points import (
+from continua.lab.particles.fixed_points import (
     antipodal,
     clustered,
     continuation,
@@ -18,9 +18,9 @@ from continua.lab.fixed_points import (
     synchronised,
     tangent_basis,
 )
-from continua.lab.interaction import Hardmax, SelfAttention, Sinkhorn, Unnormalised
-from continua.lab.particles import Particles
-from continua.lab.simulate import simulate
+from continua.lab.particles.interaction import Hardmax, SelfAttention, Sinkhorn, Unnormalised
+from continua.lab.particles.particles import Particles
+from continua.lab.particles.simulate import simulate
 from tests.refusals import refused
 
 pytestmark = pytest.mark.spec("L4")

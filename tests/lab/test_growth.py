@@ -10,14 +10,14 @@ from scipy import special
 
 from continua.errors import ConfigError
 from continua.flow import RK4, Fixed, OnSphere
-from continua.lab.bessel import log_mean, log_means, log_ratios, quotients
-from continua.lab.growth import crossovers, growth_rates, k_max, layer_factor, log_growth_rates, rotated_rates
-from continua.lab.harmonics import Harmonics
-from continua.lab.interaction import Interaction, SelfAttention, Sinkhorn, Unnormalised
-from continua.lab.meanfield import circle_nodes, mean_field
-from continua.lab.meanfield_sphere import sphere_mean_field
-from continua.lab.particles import Particles
-from continua.lab.simulate import layers, simulate
+from continua.lab.particles.bessel import log_mean, log_means, log_ratios, quotients
+from continua.lab.particles.harmonics import Harmonics
+from continua.lab.particles.interaction import Interaction, SelfAttention, Sinkhorn, Unnormalised
+from continua.lab.particles.particles import Particles
+from continua.lab.particles.simulate import layers, simulate
+from continua.lab.theory.growth import crossovers, growth_rates, k_max, layer_factor, log_growth_rates, rotated_rates
+from continua.lab.theory.meanfield import circle_nodes, mean_field
+from continua.lab.theory.meanfield_sphere import sphere_mean_field
 from continua.typing import Tensor
 from tests.refusals import refused
 

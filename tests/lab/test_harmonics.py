@@ -9,8 +9,8 @@ from scipy import special
 
 from continua.errors import ConfigError, ShapeError
 from continua.geometry import sphere
-from continua.lab.bessel import log_means
-from continua.lab.harmonics import Harmonics, harmonics_at
+from continua.lab.particles.bessel import log_means
+from continua.lab.particles.harmonics import Harmonics, harmonics_at
 from continua.typing import Tensor
 from tests.refusals import refused
 
@@ -68,7 +68,7 @@ def test_scattered_points_agree_with_the_grid(generator: torch.Generator, monkey
     weighted = (values * y.weights).flatten(-2)
     whole = y.moments(grid, weighted)
     assert (whole - a).abs().max() < ROUND_OFF
-    monkeypatch.setattr("continua.lab.harmonics.AT_ONCE", 1000)  # in many blocks
+    monkeypatch.setattr("continua.lab.particles.harmonics.AT_ONCE", 1000)  # in many blocks
     assert (y.moments(grid, weighted) - whole).abs().max() < ROUND_OFF
     assert (y.evaluate(a, grid) - values.flatten(-2)).abs().max() < ROUND_OFF
 

@@ -7,14 +7,14 @@ import torch
 
 from continua.errors import ConfigError, ShapeError, SolveFailed
 from continua.flow import Adaptive, Fixed
-from continua.lab.chaos import Chaos, chaos
-from continua.lab.harmonics import Harmonics
-from continua.lab.interaction import Hardmax, Interaction, SelfAttention, Sinkhorn, Unnormalised
-from continua.lab.meanfield import circle_field, circle_nodes, mean_field
-from continua.lab.meanfield_sphere import sphere_field, sphere_mean_field
-from continua.lab.particles import Particles
-from continua.lab.simulate import simulate
-from continua.lab.wasserstein import Density, circle_wasserstein
+from continua.lab.particles.harmonics import Harmonics
+from continua.lab.particles.interaction import Hardmax, Interaction, SelfAttention, Sinkhorn, Unnormalised
+from continua.lab.particles.particles import Particles
+from continua.lab.particles.simulate import simulate
+from continua.lab.theory.chaos import Chaos, chaos
+from continua.lab.theory.meanfield import circle_field, circle_nodes, mean_field
+from continua.lab.theory.meanfield_sphere import sphere_field, sphere_mean_field
+from continua.lab.theory.wasserstein import Density, circle_wasserstein
 from continua.typing import Tensor
 from tests.refusals import refused
 

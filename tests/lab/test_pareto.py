@@ -13,8 +13,8 @@ from continua.cli import app
 from continua.errors import ConfigError
 from continua.flow import Fixed
 from continua.lab import Pareto, Point, pareto, predict, size_grid
-from continua.lab.memory import peak_bytes
-from continua.lab.tolerance import depth_front, plot_depth
+from continua.lab.cost.memory import peak_bytes
+from continua.lab.cost.tolerance import depth_front, plot_depth
 from continua.models import zoo
 from continua.models.elastic import elastic
 from tests.refusals import refused

@@ -9,13 +9,13 @@ import torch
 
 from continua.errors import ConfigError, ContinuaError, RunError
 from continua.flow import Adaptive
-from continua.lab import phase
-from continua.lab.clusters import clusters
-from continua.lab.interaction import Hardmax, SelfAttention, Unnormalised
-from continua.lab.particles import Particles
-from continua.lab.phase import Cell, Phase, phase_diagram
-from continua.lab.simulate import simulate
-from continua.lab.sums import ByFourier
+from continua.lab.particles.clusters import clusters
+from continua.lab.particles.interaction import Hardmax, SelfAttention, Unnormalised
+from continua.lab.particles.particles import Particles
+from continua.lab.particles.simulate import simulate
+from continua.lab.particles.sums import ByFourier
+from continua.lab.theory import phase
+from continua.lab.theory.phase import Cell, Phase, phase_diagram
 from tests.refusals import refused
 
 pytestmark = pytest.mark.spec("L5")

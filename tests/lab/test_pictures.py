@@ -13,12 +13,13 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from continua.errors import ConfigError, ShapeError
-from continua.lab import Particles, SelfAttention, Simulation, densities, simulate
-from continua.lab import pictures as drawn
-from continua.lab.canvas import COLOURS, Camera, crowded, in_space, shown, tints
-from continua.lab.films import film
-from continua.lab.meanfield_sphere import SphereField
-from continua.lab.plots import pyplot
+from continua.lab import Particles, SelfAttention, Simulation, simulate
+from continua.lab.canvas import densities
+from continua.lab.canvas import pictures as drawn
+from continua.lab.canvas.canvas import COLOURS, Camera, crowded, in_space, shown, tints
+from continua.lab.canvas.films import film
+from continua.lab.figure import pyplot
+from continua.lab.theory.meanfield_sphere import SphereField
 from tests.refusals import refused
 
 SMALLEST_FONT = 8.0  # points: below that a printed page is hard to read

@@ -15,7 +15,7 @@ import continua as ct
 from continua.cli.dynamics import read
 from continua.errors import ConfigError, ShapeError
 from continua.fields import counted
-from continua.lab.dynamics_plots import (
+from continua.lab.canvas.dynamics_plots import (
     plot_cosines,
     plot_energy,
     plot_iteration,
@@ -23,11 +23,11 @@ from continua.lab.dynamics_plots import (
     plot_ladder,
     plot_spectra,
 )
-from continua.lab.iterate import iterate, substeps
-from continua.lab.ladder import ladder
-from continua.lab.probes import Sinks, angles, dynamics, effective_rank, energy, linked, look
-from continua.lab.spectra import matrices, spectra, spectrum
-from continua.lab.stack import opened
+from continua.lab.probes.dynamics import Sinks, angles, dynamics, effective_rank, energy, linked, look
+from continua.lab.probes.iterate import iterate, substeps
+from continua.lab.probes.ladder import ladder
+from continua.lab.probes.spectra import matrices, spectra, spectrum
+from continua.lab.probes.stack import opened
 from continua.models import Batch, States, Transformer
 from continua.models.build import discrete_axes
 from continua.models.elastic import elastic

@@ -10,7 +10,7 @@ import torch
 from continua.errors import ConfigError
 from continua.geometry import sphere
 from continua.lab import ByFourier, ByHarmonics, Dense, Fused, Norm, Particles, SelfAttention, Unnormalised, layers
-from continua.lab.sums import Query, chosen, has_finufft, modes, real_harmonics
+from continua.lab.particles.sums import Query, chosen, has_finufft, modes, real_harmonics
 from tests.lab.test_particles import DOUBLE, drawn, masses
 from tests.measure import gap, random
 from tests.refusals import refused

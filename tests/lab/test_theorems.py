@@ -8,12 +8,12 @@ import torch
 from scipy.integrate import solve_ivp
 
 from continua.geometry import sphere
-from continua.lab.clusters import causal_limit, collapse_rate
-from continua.lab.energy import energies, energy, mean_cosine
-from continua.lab.fixed_points import continuation, stability
-from continua.lab.interaction import SelfAttention, Unnormalised
-from continua.lab.particles import Particles
-from continua.lab.simulate import Norm, free, layers, simulate
+from continua.lab.particles.clusters import causal_limit, collapse_rate
+from continua.lab.particles.energy import energies, energy, mean_cosine
+from continua.lab.particles.fixed_points import continuation, stability
+from continua.lab.particles.interaction import SelfAttention, Unnormalised
+from continua.lab.particles.particles import Particles
+from continua.lab.particles.simulate import Norm, free, layers, simulate
 
 FOLLOWED = 1e-5  # simulations have rtol 1e-6 a step
 TAIL = 2e-3  # a rate fitted below 1 − ⟨cos⟩ = 1e-3

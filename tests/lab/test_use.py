@@ -16,10 +16,9 @@ from continua.fields import counted
 from continua.flow import RK4, Fixed, OnSphere
 from continua.geometry import sphere
 from continua.lab import Particles, SelfAttention, Unnormalised, attention_maps, simulate
-from continua.lab.growth import growth_rates
-from continua.lab.iterate import iterate
-from continua.lab.probes import dynamics, effective_rank
-from continua.lab.use import (
+from continua.lab.probes.dynamics import dynamics, effective_rank
+from continua.lab.probes.iterate import iterate
+from continua.lab.probes.separation import (
     RIDGE,
     controlled,
     first_token,
@@ -29,6 +28,7 @@ from continua.lab.use import (
     scatter,
     separation,
 )
+from continua.lab.theory.growth import growth_rates
 from continua.models import Batch, Pixels, States, Transformer
 from continua.models.build import discrete_axes
 from continua.models.elastic import elastic

@@ -10,8 +10,8 @@ from scipy import optimize, stats
 
 from continua.errors import ConfigError, ShapeError
 from continua.geometry import sphere
-from continua.lab.meanfield import circle_nodes
-from continua.lab.wasserstein import (
+from continua.lab.theory.meanfield import circle_nodes
+from continua.lab.theory.wasserstein import (
     Density,
     circle_wasserstein,
     line_wasserstein,

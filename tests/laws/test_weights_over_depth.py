@@ -25,7 +25,7 @@ from continua.flow import (
     stepping,
 )
 from continua.flow.stepping import NODES
-from continua.lab.memory import uncollected
+from continua.lab.cost.memory import uncollected
 from continua.models import Batch, States
 from continua.models.build import continuous_axes, pre_norm
 from continua.operators import Attention, LayerNorm, Pointwise

@@ -22,7 +22,7 @@ from continua.axes import (
 )
 from continua.errors import ConfigError, GridError, ShapeError
 from continua.fields import ByBasis, counted
-from continua.lab.memory import peak_bytes
+from continua.lab.cost.memory import peak_bytes
 from continua.models import Batch, Patches, Pixels, Readout, Transformer, load
 from continua.models.build import continuous_axes, discrete_axes, pre_norm, smooth_bases
 from continua.models.cells import Cells, FromCells, Tiling, legendre

@@ -16,7 +16,7 @@ from continua.axes import Grid, counting
 from continua.errors import SolveError
 from continua.fields import counted
 from continua.flow import Checkpoint, Direct, Fixed, LieTrotter, SaveAt
-from continua.lab.memory import uncollected
+from continua.lab.cost.memory import uncollected
 from continua.models import States
 from continua.models.build import discrete_axes, pre_norm
 from continua.operators import Additive, Attention, Context, LayerNorm, Neighbours, Parts, Pointwise, depth_grid

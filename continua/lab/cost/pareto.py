@@ -1,0 +1,206 @@
+"""One checkpoint at many sizes: loss, time, FLOPs and memory of each, and the front of those that nothing beats."""
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from continua.axes import Discretisation, at
+from continua.errors import ConfigError
+from continua.lab.cost.complexity import predict
+from continua.lab.cost.memory import peak_bytes
+from continua.lab.figure import pyplot, save
+from continua.tasks import Example, Task
+
+Watch = Callable[[int, int], None]  # how many measurements of how many are done
+EQUAL = 1e-6  # losses this close, in relative terms, are one: twice the width gives the native answers to round-off
+CLOSE, NEAR = 1.4, 0.06  # costs (as a ratio) and losses (of their range) whose names would touch
+BUDGETS = {"latency": "seconds", "flops": "flops", "memory": "bytes"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size: the held-out loss, and seconds, FLOPs and peak bytes of one sample going forward.
+
+    ``trained`` is False for sizes that training never drew, None where that is not known.
+    """
+
+    sizes: dict[str, int]
+    loss: float
+    seconds: float
+    flops: int
+    bytes: int
+    trained: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """``d=64 h=2 z=3``."""
+        return " ".join(f"{letter}={n}" for letter, n in self.sizes.items())
+
+    @property
+    def at(self) -> Discretisation:
+        """The discretisation to ask a model for."""
+        return at(**self.sizes)
+
+
+@dataclass(frozen=True)
+class Pareto:
+    """The sizes that were measured, the native one first."""
+
+    points: tuple[Point, ...]
+
+    def front(self, cost: str = "seconds") -> list[Point]:
+        """Sizes for which no other one is at most as costly and better (by more than round-off), by rising cost."""
+        front: list[Point] = []
+        for point in sorted(self.points, key=lambda p: (getattr(p, cost), p.loss)):
+            if not front or point.loss < front[-1].loss - EQUAL * abs(front[-1].loss):
+                front.append(point)
+        return front
+
+    def pick(self, **budget: float | int) -> Point:
+        """The best size within ``latency`` (seconds), ``flops`` and ``memory`` (bytes) of one sample."""
+        for name in budget:
+            if name not in BUDGETS:
+                remedy = f"Use {', '.join(BUDGETS)}."
+                raise ConfigError("a budget is a limit for one sample", got=name, remedy=remedy)
+        fits = [p for p in self.points if all(getattr(p, BUDGETS[k]) <= limit for k, limit in budget.items())]
+        if not fits:
+            least = ", ".join(f"{k}={min(getattr(p, BUDGETS[k]) for p in self.points):.4g}" for k in budget)
+            asked = ", ".join(f"{k}={v:.4g}" for k, v in budget.items())
+            raise ConfigError("no measured size fits", got=asked, remedy=f"The least that was measured: {least}.")
+        return min(fits, key=lambda p: p.loss)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the points as JSON."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"points": [asdict(point) for point in self.points]}, indent=1), encoding="utf-8")
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Pareto":
+        """Read what ``save`` wrote."""
+        lines = json.loads(Path(path).read_text(encoding="utf-8"))["points"]
+        return cls(tuple(Point(**line) for line in lines))
+
+    def plot(self, path: str | Path, title: str = "One checkpoint, many sizes") -> Path:
+        """Loss over time and over FLOPs, with the fronts; hollow marks are sizes that training never saw."""
+        plt = pyplot()
+        figure, panels = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained", sharey=True)
+        for panel, cost, unit, label in (
+            (panels[0], "seconds", 1e3, "milliseconds for one sample"),
+            (panels[1], "flops", 1e-6, "million FLOPs for one sample"),
+        ):
+            front = self.front(cost)
+            panel.plot([getattr(p, cost) * unit for p in front], [p.loss for p in front], color="0.75", zorder=1)
+            for i, point in enumerate(self.points):
+                fill = "white" if point.trained is False else "#0072b2" if i else "#d55e00"
+                edge = "#0072b2" if i else "#d55e00"
+                panel.scatter(getattr(point, cost) * unit, point.loss, s=46, color=fill, edgecolors=edge, zorder=2)
+            self._name(panel, front, cost, unit)
+            panel.set(xlabel=label, xscale="log")
+            panel.margins(x=0.25)
+            panel.xaxis.set_major_formatter(plt.FuncFormatter(lambda value, _: f"{value:g}"))
+            panel.xaxis.set_minor_formatter(plt.FuncFormatter(lambda value, _: _round(value)))
+            panel.tick_params(axis="x", which="both", labelsize=8)
+            panel.grid(alpha=0.25)
+        panels[0].set_ylabel("held-out loss")
+        figure.suptitle(f"{title}  (orange: native; hollow: never trained)", fontsize=12)
+        return save(plt, figure, path)
+
+    def _name(self, panel: Any, front: list[Point], cost: str, unit: float) -> None:
+        """Names to the left below their marks; to the right above where that of the neighbour is in the way."""
+        losses = [p.loss for p in self.points]
+        near, moved = NEAR * (max(losses) - min(losses)), False
+        for before, p in zip([None, *front], front, strict=False):
+            touch = before is not None and getattr(p, cost) < CLOSE * getattr(before, cost)
+            moved = not moved and touch and before is not None and before.loss - p.loss < near
+            shift, side = ((6, 5), "left") if moved else ((-5, -9), "right")
+            place = (getattr(p, cost) * unit, p.loss)
+            panel.annotate(p.name, place, shift, textcoords="offset points", fontsize=7, ha=side)
+
+
+def _round(value: float) -> str:
+    """2, 3 and 5 of each decade are named, the others would touch."""
+    return f"{value:g}" if f"{value:e}"[0] in "235" else ""
+
+
+def size_grid(model: Any) -> list[Discretisation]:
+    """The native size, less of one axis, of two and of all three, twice the steps and twice the width."""
+    native = model.native
+    d, h, z = native.d.n, native.h.n, native.z.steps
+
+    eighths = [(8, 8, 8), (5, 8, 8), (4, 8, 8), (8, 6, 8), (8, 4, 8), (8, 8, 6), (8, 8, 4), (4, 4, 8), (4, 8, 4)]
+    eighths += [(8, 4, 4), (5, 6, 6), (4, 4, 4), (8, 8, 16), (16, 8, 8)]
+    wishes = [tuple(max(1, round(n * k / 8)) for n, k in zip((d, h, z), each, strict=True)) for each in eighths]
+    return [at(d=a, h=b, z=c) for a, b, c in dict.fromkeys(wishes)]
+
+
+@torch.no_grad()
+def pareto(
+    model: Any,
+    task: Task,
+    sizes: Iterable[Discretisation] | None = None,
+    trained: Callable[[dict[str, int]], bool] | None = None,
+    rounds: int = 5,
+    watch: Watch | None = None,
+) -> Pareto:
+    """Measure ``model`` at each of ``sizes`` (``size_grid`` if None) on the held-out data of ``task``.
+
+    Times are medians of ``rounds`` interleaved forward passes of one sample with weights that are held, after one
+    that is not counted.
+    ``trained`` tells of sizes by letter whether training drew them.
+    """
+    asked = list(size_grid(model) if sizes is None else sizes)
+    if not asked:
+        raise ConfigError("a Pareto table needs sizes", got="none", remedy="Leave sizes out for the usual grid.")
+    device = next(model.parameters()).device
+    sample = task.example(0, 0).rows(slice(0, 1)).to(device)
+    was, total, done = model.training, len(asked) * 2, 0
+    model.eval()
+    views = [model.at(wish) for wish in asked]
+    seconds = _interleaved([view.held() for view in views], sample, rounds)
+    points = []
+    for view, took in zip(views, seconds, strict=True):
+        named = _sizes(view.discretisation)
+        loss = task.evaluate(view).main
+        done += 1
+        if watch is not None:
+            watch(done, total)
+        work = predict(view, 1, view.states(sample.batch).final.shape[1])
+        peak = peak_bytes(lambda view=view: view(sample.batch))  # type: ignore[misc]
+        done += 1
+        points.append(Point(named, loss, took, work.forward, peak, None if trained is None else trained(named)))
+        if watch is not None:
+            watch(done, total)
+    model.train(was)
+    return Pareto(tuple(points))
+
+
+def _sizes(chosen: Discretisation) -> dict[str, int]:
+    """What a settled discretisation is called: d, h and z, which ``at`` understands again."""
+    return {"d": chosen.d.n, "h": chosen.h.n, "z": chosen.z.steps}  # type: ignore[union-attr]
+
+
+def _interleaved(views: Sequence[Any], sample: Example, rounds: int) -> list[float]:
+    """The median seconds of each view; every round asks all of them."""
+    seen: list[list[float]] = [[] for _ in views]
+    for round_ in range(rounds + 1):
+        for view, times in zip(views, seen, strict=True):
+            _wait(sample)
+            start = time.perf_counter()
+            view(sample.batch)
+            _wait(sample)
+            if round_:
+                times.append(time.perf_counter() - start)
+    return [statistics.median(times) for times in seen]
+
+
+def _wait(sample: Example) -> None:
+    if sample.target.is_cuda:
+        torch.cuda.synchronize(sample.target.device)

@@ -1,0 +1,85 @@
+"""Tokens as particles: interactions, simulation, the sums behind them, energies, clusters and fixed points."""
+
+from continua.lab.particles.clusters import (
+    Clusters,
+    Plateau,
+    causal_limit,
+    clusters,
+    collapse_rate,
+    hardmax_leaders,
+    leaders,
+    parked,
+    plateaus,
+)
+from continua.lab.particles.energy import (
+    energies,
+    energy,
+    energy_gradient,
+    energy_rate,
+    log_energy,
+    mean_cosine,
+    sinkhorn_energy,
+)
+from continua.lab.particles.fixed_points import (
+    Branch,
+    Verdict,
+    antipodal,
+    clustered,
+    continuation,
+    fixed_point,
+    jacobian,
+    spectrum,
+    stability,
+    synchronised,
+)
+from continua.lab.particles.harmonics import Harmonics
+from continua.lab.particles.interaction import INTERACTIONS, Hardmax, Interaction, SelfAttention, Sinkhorn, Unnormalised
+from continua.lab.particles.particles import Particles
+from continua.lab.particles.simulate import Norm, Simulation, free, layers, simulate
+from continua.lab.particles.sums import ByFourier, ByHarmonics, Dense, Fused
+
+__all__ = [
+    "INTERACTIONS",
+    "Branch",
+    "ByFourier",
+    "ByHarmonics",
+    "Clusters",
+    "Dense",
+    "Fused",
+    "Hardmax",
+    "Harmonics",
+    "Interaction",
+    "Norm",
+    "Particles",
+    "Plateau",
+    "SelfAttention",
+    "Simulation",
+    "Sinkhorn",
+    "Unnormalised",
+    "Verdict",
+    "antipodal",
+    "causal_limit",
+    "clustered",
+    "clusters",
+    "collapse_rate",
+    "continuation",
+    "energies",
+    "energy",
+    "energy_gradient",
+    "energy_rate",
+    "fixed_point",
+    "free",
+    "hardmax_leaders",
+    "jacobian",
+    "layers",
+    "leaders",
+    "log_energy",
+    "mean_cosine",
+    "parked",
+    "plateaus",
+    "simulate",
+    "sinkhorn_energy",
+    "spectrum",
+    "stability",
+    "synchronised",
+]

@@ -1,0 +1,41 @@
+"""Instruments that look at a model: attention maps, how its tokens move, spectra, classes along depth."""
+
+from continua.lab.probes.attention import AttentionMap, attention_maps, attribution, entropy, mean_entropy, rollout
+from continua.lab.probes.during_training import Along, Course
+from continua.lab.probes.dynamics import Dynamics, Sinks, dynamics, look
+from continua.lab.probes.iterate import Iteration, Substeps, iterate, substeps
+from continua.lab.probes.ladder import Ladder, ladder
+from continua.lab.probes.patterns import PATTERNS, Head, head_table, pattern_scores
+from continua.lab.probes.separation import Separation, controlled, overclustered, separation
+from continua.lab.probes.spectra import HeadSpectra, spectra
+
+__all__ = [
+    "PATTERNS",
+    "Along",
+    "AttentionMap",
+    "Course",
+    "Dynamics",
+    "Head",
+    "HeadSpectra",
+    "Iteration",
+    "Ladder",
+    "Separation",
+    "Sinks",
+    "Substeps",
+    "attention_maps",
+    "attribution",
+    "controlled",
+    "dynamics",
+    "entropy",
+    "head_table",
+    "iterate",
+    "ladder",
+    "look",
+    "mean_entropy",
+    "overclustered",
+    "pattern_scores",
+    "rollout",
+    "separation",
+    "spectra",
+    "substeps",
+]
