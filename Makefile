@@ -14,17 +14,30 @@ DEV  := .venv/.installed-dev
 PIP  := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
         $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
+# curvlinops, which the tests of K-FAC compare with, asks for a torchvision that nothing here uses and that breaks
+# transformers unless it fits torch. What it does import is in the extra "test".
+NO_DEPS := curvlinops-for-pytorch
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint spec bench docs clean
+.PHONY: help demo test test-shapes test-all lint spec bench docs clean
 
 help: ## say what the targets do
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 demo: $(CORE) ## train one elastic text model (four minutes), print and draw all its sizes
 	@$(BIN)/continua demo $(ARGS)
 
-test: $(DEV) ## run the tests (ARGS='-m slow' for the slow ones, ARGS='-k attention' for some)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+test: $(DEV) ## run the quick tests (ARGS='-k attention' for some, ARGS='-m slow' for the slow ones)
+	@$(PYTEST) $(ARGS)
+
+test-shapes: $(DEV) ## run the laws and the special cases with every shape and type checked at run time
+	@CONTINUA_SHAPES=1 $(PYTEST) -m 'shapes and not slow' $(ARGS)
+
+test-all: $(DEV) ## run every test: quick, slow, and the shapes (an hour)
+	@$(PYTEST) -m '' $(ARGS)
+	@CONTINUA_SHAPES=1 $(PYTEST) -m shapes $(ARGS)
 
 lint: $(DEV) ## ruff, mypy and a strict build of the docs
 	$(BIN)/ruff check .
@@ -74,4 +87,5 @@ $(CORE): pyproject.toml constraints.txt | $(BIN)/pip
 $(DEV): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing Continua and its development tools into .venv (about two minutes the first time)"
 	@$(PIP) -e '.[dev]'
+	@$(PIP) --no-deps $(NO_DEPS)
 	@touch $(CORE) $(DEV)

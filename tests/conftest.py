@@ -1,11 +1,17 @@
-"""Shared set-up: shapes are checked at run time in tests, one thread, seeded randomness."""
+"""Shared set-up: one thread, seeded randomness, and shapes checked at run time where asked for.
 
+``CONTINUA_SHAPES=1`` (``make test-shapes``) checks every annotated function of the package against its shapes and types
+at every call. That doubles the time of most tests, so the other jobs leave it out.
+"""
+
+import os
 from collections.abc import Iterator
 
-import jaxtyping
+SHAPES = os.environ.get("CONTINUA_SHAPES", "") not in {"", "0"}
+if SHAPES:
+    import jaxtyping
 
-# Before anything imports the package, so that every annotated function of it is checked against its shapes.
-jaxtyping.install_import_hook("continua", "beartype.beartype")
+    jaxtyping.install_import_hook("continua", "beartype.beartype")  # before anything imports the package
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

@@ -146,6 +146,6 @@ def inverse(a: Float[Tensor, "k n n"], damping: float) -> Float[Tensor, "k n n"]
     shifted = a + torch.diag_embed(shift[:, None].expand(a.shape[:2]))
     factor, failed = torch.linalg.cholesky_ex(shifted)
     if not bool(failed.any()):
-        return torch.cholesky_inverse(factor)
+        return torch.cholesky_inverse(factor).contiguous()  # as files give it back: products round by layout
     values, vectors = torch.linalg.eigh(shifted)
     return (vectors / values.clamp_min(shift[:, None])[:, None, :]) @ vectors.mT
