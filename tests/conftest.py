@@ -6,6 +6,7 @@ at every call. That doubles the time of most tests, so the other jobs leave it o
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 SHAPES = os.environ.get("CONTINUA_SHAPES", "") not in {"", "0"}
 if SHAPES:
@@ -17,6 +18,19 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+
+HERE = Path(__file__).resolve().parent
+CHECKED = (HERE / "laws", HERE / "models" / "test_special_cases.py")  # what make test-shapes runs
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what runs with shapes checked, and leave out there what cannot: checked functions do not compile."""
+    for item in items:
+        if any(item.path.is_relative_to(place) for place in CHECKED):
+            item.add_marker(pytest.mark.shapes)
+        if SHAPES and item.get_closest_marker("unshaped"):
+            item.add_marker(pytest.mark.skip(reason="cannot run with shapes checked; make test runs it"))
 
 
 @pytest.fixture
