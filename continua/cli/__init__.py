@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from continua import __version__
-from continua.cli.simulate import app as simulate
+from continua.cli.simulate.command import app as simulations
 from continua.errors import ContinuaError
 
 app = typer.Typer(
@@ -16,7 +16,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(simulate, name="simulate")
+app.add_typer(simulations, name="simulate")
 
 
 def _version(wanted: bool) -> bool:

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from continua.cli import app
-from continua.cli.settings import Circle, MeanField, Phase, Sphere, asked
+from continua.cli.simulate.settings import Circle, MeanField, Phase, Sphere, asked
 from continua.errors import ConfigError, ContinuaError, RunError, ShapeError
 from continua.lab.theory.growth import growth_rates
 

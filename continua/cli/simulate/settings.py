@@ -18,7 +18,7 @@ def says(default: Any, text: str, *names: str, shown: str | bool = True) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """What all of them have."""
+    """What every simulation is told."""
 
     name: ClassVar[str] = ""
     swept: ClassVar[tuple[str, ...]] = ()  # what may differ within one folder
@@ -26,6 +26,11 @@ class Shared:
     interaction: str = says("SA", "SA (softmax), USA (unnormalised), Sinkhorn or hardmax.")
     seed: int = says(0, "The same seed gives the same numbers.")
     until: float = says(0.0, "The time at the end.", shown="11/λ, λ the fastest growth rate")
+
+    @property
+    def tokens_at_once(self) -> int:
+        """How many tokens move at the same time; the small cells of a sweep do not count."""
+        return 0
 
     @property
     def differs(self) -> dict[str, Any]:
@@ -42,7 +47,7 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens(Shared):
-    """What particles have."""
+    """What a simulation of particles is told."""
 
     beta: float = says(9.0, "The inverse temperature β.")
     n: int = says(2000, "How many tokens.")
@@ -52,6 +57,11 @@ class Tokens(Shared):
     frames: int = says(64, "How many times are kept and filmed.")
     log: bool = says(False, "These times are evenly spaced in log t: for long simulations.")
     film: str = says("gif", "gif, mp4 (needs ffmpeg) or none.")
+
+    @property
+    def tokens_at_once(self) -> int:
+        """All runs go side by side."""
+        return self.n * self.runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +93,11 @@ class MeanField(Shared):
     n: int = says(4000, "Particles to compare with.")
     amplitude: float = says(0.05, "How far from uniform the start is, mode by mode.")
     frames: int = says(96, "How many times are kept.")
+
+    @property
+    def tokens_at_once(self) -> int:
+        """Those that the density is compared with."""
+        return self.n
 
 
 @dataclass(frozen=True, kw_only=True)

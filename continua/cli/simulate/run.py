@@ -4,7 +4,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -17,19 +17,28 @@ from rich.progress import Progress
 from rich.table import Table
 
 from continua import __version__
-from continua.cli.settings import Phase, Shared
-from continua.cli.ways import WAYS, Found, Row, Steps
+from continua.cli.simulate import meanfield, particles, phase
+from continua.cli.simulate.outcome import Outcome, Row, Stages
+from continua.cli.simulate.settings import Circle, MeanField, Phase, Shared, Sphere
 from continua.errors import ConfigError
 from continua.lab.theory.phase import ABOUT, CELLS
 from continua.lab.theory.phase import Phase as Diagram
 
-SUMMARY, NUMBERS = "summary.json", "numbers.npz"
-MANY = 20_000
+SUMMARY = "summary.json"
+NUMBERS = "numbers.npz"
+MANY = 20_000  # tokens at once from which on more than one thread pays
+RUNS: dict[type[Shared], Callable[[Any, Path, Stages], Outcome]] = {
+    Circle: particles.run,
+    Sphere: particles.run,
+    MeanField: meanfield.run,
+    Phase: phase.run,
+}
 
 
 def run(settings: Shared, out: Path | None, anew: bool) -> None:
     """Simulate into a folder, unless that was done before."""
-    console, folder = Console(), out or settings.folder
+    console = Console()
+    folder = out or settings.folder
     asked = plain(settings)
     before = _before(folder)
     if before is not None and not anew:
@@ -43,21 +52,20 @@ def run(settings: Shared, out: Path | None, anew: bool) -> None:
     began = time.perf_counter()
     try:
         with _few_threads(settings), Progress(console=console, transient=True) as bar:
-            found = WAYS[type(settings)](settings, folder, Steps(bar))
+            outcome = RUNS[type(settings)](settings, folder, Stages(bar))
     except KeyboardInterrupt:
         console.print(f"Stopped. {_what_is_left(settings, folder)}")
         return
-    rows = [*found.rows, ("seconds", f"{time.perf_counter() - began:.1f}")]
-    files = _keep(folder, asked, settings, found, rows)
+    rows = [*outcome.rows, ("seconds", f"{time.perf_counter() - began:.1f}")]
+    files = _keep(folder, asked, settings, outcome, rows)
     _show(console, settings, rows, folder, files)
 
 
 @contextmanager
 def _few_threads(settings: Shared) -> Iterator[None]:
     """One thread for few tokens: on a busy machine threads wait for one another far longer than they work."""
-    before, n = torch.get_num_threads(), getattr(settings, "n", 0)
-    large = isinstance(n, int) and n * getattr(settings, "runs", 1) > MANY  # a sweep has many small cells
-    torch.set_num_threads(before if large else 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if settings.tokens_at_once > MANY else 1)
     try:
         yield
     finally:
@@ -103,15 +111,15 @@ def _what_is_left(settings: Shared, folder: Path) -> str:
     return "Nothing was written."
 
 
-def _keep(folder: Path, asked: dict[str, Any], settings: Shared, found: Found, rows: list[Row]) -> list[str]:
+def _keep(folder: Path, asked: dict[str, Any], settings: Shared, outcome: Outcome, rows: list[Row]) -> list[str]:
     """Numbers first and the summary last: where it is, all is."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = [picture.name for picture in found.pictures]
-    if found.arrays:
-        arrays: dict[str, Any] = {**found.arrays}
+    files = [picture.name for picture in outcome.pictures]
+    if outcome.arrays:
+        arrays: dict[str, Any] = {**outcome.arrays}
         numpy.savez_compressed(folder / NUMBERS, **arrays)
         files.append(NUMBERS)
-    summary = {"what": settings.name, "continua": __version__, "settings": asked, **found.numbers}
+    summary = {"what": settings.name, "continua": __version__, "settings": asked, **outcome.numbers}
     text = json.dumps({**summary, "files": files, "rows": rows}, indent=1, ensure_ascii=False, allow_nan=False)
     aside = folder / f"{SUMMARY}.aside"
     aside.write_text(text + "\n", encoding="utf-8")
@@ -120,7 +128,7 @@ def _keep(folder: Path, asked: dict[str, Any], settings: Shared, found: Found, r
 
 
 def _show(console: Console, settings: Shared, rows: list[Any], folder: Path, files: list[str]) -> None:
-    table = Table(title=f"{settings.name}, {getattr(settings, 'interaction', '')}", show_header=False)
+    table = Table(title=f"{settings.name}, {settings.interaction}", show_header=False)
     for row in rows:
         table.add_row(*row)
     console.print(table)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from continua.cli.settings import Circle, MeanField, Phase, Shared, Sphere, asked
+from continua.cli.simulate.settings import Circle, MeanField, Phase, Shared, Sphere, asked
 from continua.errors import ConfigError, nearest
 
 app = typer.Typer(help="Tokens as particles: simulate, measure, draw and film them.", no_args_is_help=True)
@@ -23,9 +23,11 @@ def _command(kind: type[Shared]) -> Callable[..., None]:
     """A command whose options are the fields of its settings: one place says what can be set."""
 
     def go(**given: Any) -> None:
-        from continua.cli.simulations import run
+        from continua.cli.simulate.run import run
 
-        out, again, changes = given.pop("out"), given.pop("again"), given.pop("change") or []
+        out = given.pop("out")
+        again = given.pop("again")
+        changes = given.pop("change") or []
         if again not in AGAIN:
             raise ConfigError("--again is resume or anew", got=again, remedy=nearest(again, [*AGAIN]))
         run(asked(kind, given, changes), out, again == "anew")
@@ -41,7 +43,8 @@ def _command(kind: type[Shared]) -> Callable[..., None]:
     options["change"] = (Annotated[list[str] | None, change], None)
     options["out"] = (Annotated[Path | None, where], None)
     options["again"] = (Annotated[str, again], "resume")
-    go.__name__, go.__doc__ = kind.name, kind.__doc__
+    go.__name__ = kind.name
+    go.__doc__ = kind.__doc__
     go.__annotations__ = {key: hint for key, (hint, _) in options.items()} | {"return": None}
     go.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [

@@ -1,0 +1,1 @@
+"""``continua simulate``: tokens as particles, their mean field, and phase diagrams."""
