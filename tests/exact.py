@@ -1,5 +1,6 @@
 """What "equal to round-off" means here: outputs and every gradient, relative to the largest entry."""
 
+import copy
 from collections.abc import Mapping
 
 import torch
@@ -22,6 +23,11 @@ def stirred(module: nn.Module, dtype: torch.dtype = torch.float64, seed: int = 1
 def numbers(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
     """Fixed normal numbers."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def aligned(module: nn.Module) -> nn.Module:
+    """A copy whose weights lie where torch puts them: from a file they may lie anywhere, and products round by that."""
+    return copy.deepcopy(module)
 
 
 def gap(got: Tensor, wanted: Tensor) -> float:

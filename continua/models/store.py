@@ -100,7 +100,8 @@ def read_tensors(folder: Path) -> dict[str, Any]:
             refuse_pickle(Path(pickled[0]))
         raise CheckpointError(f"the folder needs a {WEIGHTS}", got=f"none in {folder}", remedy="Check the path.")
     try:
-        return load_file(path)
+        # Copies, which torch aligns: in a file tensors lie anywhere, and products may round by where their factors lie.
+        return {name: tensor.clone() for name, tensor in load_file(path).items()}
     except (SafetensorError, OSError) as damaged:
         remedy = "The file is damaged or cut short: copy it again."
         raise CheckpointError(f"{path.name} cannot be read", got=str(damaged), remedy=remedy) from damaged

@@ -51,14 +51,15 @@ class _RiemannianAdam(Each):
         g = stiefel.project(q, g)
         if not state:
             state["step"] = torch.tensor(0.0)
-            state["first"], state["second"] = torch.zeros_like(q), q.new_zeros(len(q), 1, 1)
+            state["first"] = q.new_zeros(q.shape)
+            state["second"] = q.new_zeros(len(q), 1, 1)
         state["step"] += 1
         step = float(state["step"])
         first = state["first"].lerp_(g, 1 - beta1)
         second = state["second"].lerp_(g.square().mean((1, 2), keepdim=True), 1 - beta2)
         size = (second / (1 - beta2**step)).sqrt().add_(self.chosen.eps)
         moved = stiefel.retract_qr(q, first / size * (-lr / (1 - beta1**step)))
-        state["first"] = stiefel.transport(moved, first)
+        state["first"] = stiefel.transport(moved, first).contiguous()  # as files give it back: products round by layout
         self._write(p, moved)
 
     @torch.no_grad()

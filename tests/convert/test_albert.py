@@ -17,7 +17,7 @@ import continua as ct
 from continua.convert.huggingface import hf_names
 from continua.errors import CheckpointError
 from continua.models import zoo
-from tests.exact import EXACT, gap, gradients, numbers, stirred, worst
+from tests.exact import EXACT, aligned, gap, gradients, numbers, stirred, worst
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers")
@@ -110,7 +110,7 @@ def test_hf_loads_what_we_write(tmp_path: Path, cls: str) -> None:
     theirs.save_pretrained(tmp_path / "theirs")
     model = ct.from_hf(tmp_path / "theirs")
     folder = ct.to_hf(model, tmp_path / "back")
-    again = getattr(transformers, cls).from_pretrained(folder, dtype=torch.float64).eval()
+    again = aligned(getattr(transformers, cls).from_pretrained(folder, dtype=torch.float64).eval())
     assert torch.equal(answer(again), answer(theirs))
     assert torch.equal(ct.from_hf(folder)(IDS), model(IDS))
 

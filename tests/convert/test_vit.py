@@ -18,7 +18,7 @@ import continua as ct
 from continua.convert.huggingface import hf_names
 from continua.errors import ConfigError, ShapeError
 from continua.models import Pixels, zoo
-from tests.exact import EXACT, gap, gradients, numbers, stirred, worst
+from tests.exact import EXACT, aligned, gap, gradients, numbers, stirred, worst
 from tests.islands import lifted
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -142,7 +142,7 @@ def test_names_are_two_way_and_hf_loads_what_we_write(tmp_path: Path, cls: str, 
     plain = {name.removeprefix("vit."): tensor for name, tensor in stored.items() if not name.startswith("pooler.")}
     assert set(plain) == {name.removeprefix("vit.") for name in back}
     assert all(torch.equal(tensor, plain[name.removeprefix("vit.")]) for name, tensor in back.items())
-    again = getattr(transformers, cls).from_pretrained(folder, dtype=torch.float64).eval()
+    again = aligned(getattr(transformers, cls).from_pretrained(folder, dtype=torch.float64).eval())
     assert torch.equal(answer(again, images(shape=shape)), answer(theirs, images(shape=shape)))
     assert torch.equal(ct.from_hf(folder)(images(shape=shape)), model(images(shape=shape)))
 
