@@ -23,7 +23,7 @@ import torch
 from common import RESULTS, Row, environment, write
 from rich.console import Console
 
-from continua.cli.dynamics import Found, measure, read
+from continua.cli.dynamics import Findings, measure, read
 from continua.convert import from_hf
 from continua.lab.canvas.dynamics_plots import plot_iteration, plot_ladder
 from continua.lab.figure import pyplot, save
@@ -44,7 +44,7 @@ COLOURS = {"MiniLM": "#0072b2", "rxnmapper": "#009e73", "rxnfp": "#e69f00", "rxn
            "SmolLM2": "#cc79a7"}  # fmt: skip
 
 
-def probe(folder: Path) -> Found:
+def probe(folder: Path) -> Findings:
     """All numbers of one model."""
     model = from_hf(folder, dtype=torch.float64)
     batch, _ = read(Console(quiet=True), model, folder, None)
@@ -56,7 +56,7 @@ def over(name: str, values: Sequence[float], unit: str = "", note: str = "", **r
     return Row(name, statistics.fmean(values), min(values), max(values), unit, note=note, **rest)  # type: ignore[arg-type]
 
 
-def states(name: str, found: Found) -> Iterator[Row]:
+def states(name: str, found: Findings) -> Iterator[Row]:
     """Where tokens are at the end, and how they got there."""
     moved = found.dynamics
     first, last, length = moved.states[0], moved.states[-1], moved.tokens / moved.texts
@@ -78,7 +78,7 @@ def states(name: str, found: Found) -> Iterator[Row]:
               note=f"median and 80 % of {len(betas)}; R² of the line {statistics.median(fits):.2f}")  # fmt: skip
 
 
-def rungs(name: str, found: Found) -> Iterator[Row]:
+def rungs(name: str, found: Findings) -> Iterator[Row]:
     """The ladder, its nulls beside it."""
     layers = found.ladder.layers
     yield over(f"R², null, mean displacement: {name}", [layer.drift for layer in layers])
@@ -93,7 +93,7 @@ def rungs(name: str, found: Found) -> Iterator[Row]:
               note=f"worst layer; 1 − R² below {max(rest, 1e-15):.0e}")  # fmt: skip
 
 
-def heads(name: str, found: Found) -> Iterator[Row]:
+def heads(name: str, found: Findings) -> Iterator[Row]:
     """Signs of the symmetric parts."""
     count = len(found.spectra)
     for what, meaning in (("qk", "QK: like looks at like"), ("ov", "OV: attracts")):
@@ -104,7 +104,7 @@ def heads(name: str, found: Found) -> Iterator[Row]:
         yield Row(f"{meaning}: {name}", share, unit="%", note=note + f"{statistics.median(o.radius for o in own):.2f}")
 
 
-def again(name: str, found: Found) -> Iterator[Row]:
+def again(name: str, found: Findings) -> Iterator[Row]:
     """One layer beyond its depth and in parts."""
     if found.iteration is None:
         return
@@ -122,7 +122,7 @@ def again(name: str, found: Found) -> Iterator[Row]:
               note=f"{ratio:.2f} of the change before; 0.5 at the order of Euler's steps")  # fmt: skip
 
 
-def table(found: dict[str, Found]) -> list[Row]:
+def table(found: dict[str, Findings]) -> list[Row]:
     """By number, then by model: what is to be compared stands together."""
     rows = []
     for each in (states, rungs, heads, again):
@@ -132,7 +132,7 @@ def table(found: dict[str, Found]) -> list[Row]:
     return rows
 
 
-def overview(found: dict[str, Found], path: Path) -> Path:
+def overview(found: dict[str, Findings], path: Path) -> Path:
     """Cosine, clusters and jumps of all models over their relative depth."""
     plt = pyplot()
     figure, panels = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import continua as ct
-from continua.lab.probes.during_training import Along, Course
+from continua.lab import History, ProbeEvery
 from continua.models import Batch, Pixels, Scaled, initialise
 from continua.optim import AdamW, ByRole, Muon
 from continua.tasks import digits
@@ -35,23 +35,23 @@ def main() -> None:
     task = replace(digits(shift=1), held_out=0.4)
     model = ct.zoo.vit(Pixels(8, 8, 1, patch=(2, 2)), d=48, heads=4, depth=6, m=96, labels=task.classes)
     initialise(model, Scaled(), torch.Generator().manual_seed(0))
-    along = Along(model, Batch(task.pixels[-32:]), run=folder, every=EVERY)
-    done = ct.fit(model, task, run=folder, watch=along, steps=STEPS, optimiser=ByRole(AdamW(3e-3), kernel=Muon(0.02)),
+    probing = ProbeEvery(model, Batch(task.pixels[-32:]), run=folder, every=EVERY)
+    done = ct.fit(model, task, run=folder, watch=probing, steps=STEPS, optimiser=ByRole(AdamW(3e-3), kernel=Muon(0.02)),
                   evaluate_every=STEPS, save_every=STEPS)  # fmt: skip
-    course = along.course
-    assert Course.load(folder) == course, "what is in the folder is what was seen"
+    history = probing.history
+    assert History.load(folder) == history, "what is in the folder is what was seen"
     print("step  depth  " + "  ".join(f"{name:>14s}" for name in SHOWN))
-    for row in course.rows():
+    for row in history.rows():
         if row["step"] in (0, 50, 100, STEPS) and row["layer"] in (0, 1, 3, 6):
             values = ("" if row[name] is None else f"{row[name]:.3f}" for name in SHOWN)
             print(f"{row['step']:4d}  {row['z']:5g}  " + "  ".join(f"{value:>14s}" for value in values))
-    said(course, done.history[-1]["validation_accuracy"], chosen.out)
+    said(history, done.history[-1]["validation_accuracy"], chosen.out)
 
 
-def said(course: Course, accuracy: float, out: Path) -> None:
+def said(history: History, accuracy: float, out: Path) -> None:
     """The numbers of the caption, and the pictures."""
-    cosine, centred, rank = (course.curve(name, 6)[1] for name in ("cosine", "centred cosine", "rank"))
-    early, late = (course.curve("jump", layer)[1] for layer in (0, 5))
+    cosine, centred, rank = (history.curve(name, 6)[1] for name in ("cosine", "centred cosine", "rank"))
+    early, late = (history.curve("jump", layer)[1] for layer in (0, 5))
     for name, values in (("cosine at the end of depth", cosine), ("centred cosine there", centred),
                          ("effective rank there", rank), ("jump in the first layer", early),
                          ("jump in the last layer", late)):  # fmt: skip
@@ -64,8 +64,8 @@ def said(course: Course, accuracy: float, out: Path) -> None:
     assert rank[-1] > rank[0] + 0.7, "with more directions, not fewer"
     assert early[-1] > early[0] + 0.15 > late[0] + 0.15 > late[-1] + 0.15, "the first layer turns most, the last less"
     title = f"A ViT of digits along training: tokens gather by what they show ({centred[0]:.2f} → {centred[-1]:.2f})"
-    print(course.plot(out / "lab-training.png", title))
-    print(course.film(out / "lab-training.gif"))
+    print(history.plot(out / "lab-training.png", title))
+    print(history.film(out / "lab-training.gif"))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch
 
 import continua as ct
 from continua.lab.figure import pyplot, save
-from continua.lab.probes.separation import Level, controlled, first_token, overclustered, separation
+from continua.lab.probes import Level, controlled, first_token, overclustered, separation
 from continua.models import Batch, Pixels, Scaled, initialise
 from continua.optim import AdamW, ByRole, Muon
 from continua.tasks import Example, digits

@@ -23,10 +23,11 @@ from continua.lab.canvas.dynamics_plots import (
     plot_ladder,
     plot_spectra,
 )
-from continua.lab.probes.dynamics import Dynamics, Seen, Watch, dynamics, look
+from continua.lab.probes.dynamics import Dynamics, Recording, dynamics, look
 from continua.lab.probes.iterate import Iteration, Substeps, iterate, substeps
 from continua.lab.probes.ladder import RUNGS, Ladder, ladder
 from continua.lab.probes.spectra import HeadSpectra, spectra
+from continua.lab.progress import ReportCount
 from continua.models import Batch, EncoderDecoder
 from continua.recipes import tokens_of
 from continua.tasks import Characters
@@ -50,7 +51,7 @@ FURTHER = 4  # times its depth that a shared layer is iterated
 
 
 @dataclass(frozen=True)
-class Found:
+class Findings:
     """All that is measured."""
 
     dynamics: Dynamics
@@ -71,7 +72,7 @@ def run(console: Console, model: Any, where: "Path | Run", text: str | None, wis
         shown = bar.add_task("running the model", total=None)
         seen = look(model.double(), batch, at)
 
-        def watch(name: str) -> Watch:
+        def watch(name: str) -> ReportCount:
             return lambda done, total: bar.update(shown, description=name, completed=done, total=total)
 
         found = measure(seen, watch)
@@ -85,16 +86,16 @@ def run(console: Console, model: Any, where: "Path | Run", text: str | None, wis
     console.print("Written: " + ", ".join(str(path) for path in made), soft_wrap=True)
 
 
-def measure(seen: Seen, watch: Callable[[str], Watch]) -> Found:
+def measure(seen: Recording, watch: Callable[[str], ReportCount]) -> Findings:
     """Probes, ladder, spectra; and, where all layers are one, that layer iterated."""
     moved, rungs = dynamics(seen, watch=watch("states")), ladder(seen, watch=watch("ladder"))
     watch("spectra")(0, 1)
     heads = spectra(seen.stack.model, seen.stack.at)
     if not seen.stack.is_shared:
-        return Found(moved, rungs, heads)
+        return Findings(moved, rungs, heads)
     steps = FURTHER * len(seen.stack.steps)
     again = iterate(seen, steps=steps, watch=watch("iterating the layer"))
-    return Found(moved, rungs, heads, again, tuple(substeps(seen, watch=watch("parts of the layer"))))
+    return Findings(moved, rungs, heads, again, tuple(substeps(seen, watch=watch("parts of the layer"))))
 
 
 # --- what the model reads --------------------------------------------------------------------------------------------
@@ -209,7 +210,7 @@ def _layered(console: Console, model: Any, wish: Discretisation) -> Discretisati
 # --- what is printed and written -------------------------------------------------------------------------------------
 
 
-def show(console: Console, found: Found, labels: Sequence[Sequence[str]]) -> None:
+def show(console: Console, found: Findings, labels: Sequence[Sequence[str]]) -> None:
     """The tables: states and moves, the ladder, spectra, and the iterated layer."""
     moved = found.dynamics
     sinks = sorted({labels[b][t] for b, t in moved.sinks})
@@ -264,7 +265,7 @@ def _show_iteration(console: Console, found: Iteration, parts: Sequence[Substeps
     console.print(table)
 
 
-def draw(found: Found, out: Path) -> list[Path]:
+def draw(found: Findings, out: Path) -> list[Path]:
     """The figures and dynamics.json."""
     moved = found.dynamics
     made = [

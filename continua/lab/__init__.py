@@ -1,4 +1,11 @@
-"""The lab: instruments that look at models and at what they do, and tokens as particles."""
+"""The lab: instruments that look at models and at what they do, and tokens as particles.
+
+``particles`` simulates tokens, ``theory`` says what to expect of them, ``probes`` look at models, ``cost`` weighs them,
+and ``canvas`` draws what the others find; each imports only those named before it.
+"""
+
+import warnings
+from typing import Any
 
 from continua.lab.canvas import (
     film,
@@ -22,7 +29,7 @@ from continua.lab.canvas import (
 )
 from continua.lab.cost import (
     Complexity,
-    Cost,
+    CostItem,
     Depth,
     Pareto,
     Point,
@@ -79,16 +86,17 @@ from continua.lab.particles import (
 )
 from continua.lab.probes import (
     PATTERNS,
-    Along,
     AttentionMap,
-    Course,
     Dynamics,
     Head,
     HeadSpectra,
+    History,
     Iteration,
     Ladder,
+    ProbeEvery,
     Separation,
     Sinks,
+    Snapshot,
     Substeps,
     attention_maps,
     attribution,
@@ -137,7 +145,6 @@ from continua.lab.theory import (
 __all__ = [
     "INTERACTIONS",
     "PATTERNS",
-    "Along",
     "AttentionMap",
     "Branch",
     "ByFourier",
@@ -146,8 +153,10 @@ __all__ = [
     "Chaos",
     "Clusters",
     "Complexity",
-    "Cost",
-    "Course",
+    "CostItem",
+    "History",
+    "ProbeEvery",
+    "Snapshot",
     "Dense",
     "Density",
     "Depth",
@@ -259,3 +268,13 @@ __all__ = [
     "substeps",
     "synchronised",
 ]
+
+_RENAMED = {"Along": "ProbeEvery", "Cost": "CostItem", "Course": "History"}
+
+
+def __getattr__(name: str) -> Any:
+    """Old names work for one more version."""
+    if name not in _RENAMED:
+        raise AttributeError(f"module 'continua.lab' has no attribute {name!r}")
+    warnings.warn(f"{name} is called {_RENAMED[name]} now", DeprecationWarning, stacklevel=2)
+    return globals()[_RENAMED[name]]

@@ -48,7 +48,7 @@ from continua.operators.attention.fused import BLOCK
 
 
 @dataclass(frozen=True)
-class Cost:
+class CostItem:
     """One kind of work: how often it is done, and the FLOPs and kept numbers of doing it once."""
 
     name: str
@@ -62,7 +62,7 @@ class Cost:
 class Complexity:
     """Costs by part of the model. ``bytes`` is what stays alive between the forward and the backward pass."""
 
-    costs: tuple[Cost, ...]
+    costs: tuple[CostItem, ...]
     parameters: int
     width: int  # bytes of one number
 
@@ -173,21 +173,21 @@ def evaluations(model: Transformer, depth: Fixed) -> list[int]:
 
 
 @functools.singledispatch
-def work(operator: Operator, n: Sizes) -> list[Cost]:
+def work(operator: Operator, n: Sizes) -> list[CostItem]:
     """The costs of one evaluation of an operator."""
     known = ", ".join(sorted(kind.__name__ for kind in work.registry if kind is not object))
     got, remedy = type(operator).__name__, f"Known: {known}. Register its cost with complexity.work.register."
     raise ConfigError("the cost of this operator is not known", got=got, remedy=remedy)
 
 
-def linear(name: str, rows: int, inputs: int, outputs: int, kept: int = 0) -> Cost:
+def linear(name: str, rows: int, inputs: int, outputs: int, kept: int = 0) -> CostItem:
     """A matrix product of ``rows`` rows: as much again for each of its two gradients."""
     once = 2 * rows * inputs * outputs
-    return Cost(name, once, 2 * once, kept)
+    return CostItem(name, once, 2 * once, kept)
 
 
 @work.register
-def _convolution(operator: SpectralConvolution, n: Sizes) -> list[Cost]:
+def _convolution(operator: SpectralConvolution, n: Sizes) -> list[CostItem]:
     """To the waves and back, by dense matrices (less on a product of lines), the product for each wave, and beside."""
     rows, waves = n.b * n.t, 2 * operator.count
     costs = [
@@ -199,7 +199,7 @@ def _convolution(operator: SpectralConvolution, n: Sizes) -> list[Cost]:
 
 
 @work.register
-def _attention(operator: Attention, n: Sizes) -> list[Cost]:
+def _attention(operator: Attention, n: Sizes) -> list[CostItem]:
     """Projections of queries, keys, values and the output; scores and their integral.
 
     Kept: the input (once for the three projections), queries, keys, values, the answer and its normaliser.
@@ -217,10 +217,10 @@ def _attention(operator: Attention, n: Sizes) -> list[Cost]:
     learned = biased and any(True for _ in operator.position.parameters())
     again = products * once if n.t > BLOCK and _blocked(operator, n) else 0  # blocks are computed twice
     if operator.kernel.is_dot and not learned:
-        scores = Cost("attention: scores", 2 * once, 5 * once + again, tokens * (inner + n.h))
+        scores = CostItem("attention: scores", 2 * once, 5 * once + again, tokens * (inner + n.h))
     else:  # a gradient of each pair is asked for: the weights are kept instead of computed again
         kept = tokens * inner + (0 if again else pairs * (3 - products))
-        scores = Cost("attention: scores", products * once, 2 * products * once + again, kept)
+        scores = CostItem("attention: scores", products * once, 2 * products * once + again, kept)
     return [
         linear("attention: queries", tokens, n.d, inner, kept=tokens * (n.d + inner)),
         linear("attention: keys and values", sources, n.d, 2 * groups * n.e, kept=2 * sources * groups * n.e),
@@ -237,7 +237,7 @@ def _blocked(operator: Attention, n: Sizes) -> bool:
 
 
 @work.register
-def _pointwise(operator: Pointwise, n: Sizes) -> list[Cost]:
+def _pointwise(operator: Pointwise, n: Sizes) -> list[CostItem]:
     """Kept: the input, the hidden values before and after the nonlinearity, and both factors of a gate."""
     tokens, maps = n.b * n.t, 1 if operator.gate is None else 2
     kept = tokens * (n.d + n.m * (2 if operator.gate is None else 4))
@@ -248,7 +248,7 @@ def _pointwise(operator: Pointwise, n: Sizes) -> list[Cost]:
 
 
 @work.register
-def _integral(operator: Integral, n: Sizes) -> list[Cost]:
+def _integral(operator: Integral, n: Sizes) -> list[CostItem]:
     return [linear("integral", n.b * n.t, n.d, n.d, kept=n.b * n.t * n.d)]
 
 
@@ -256,32 +256,32 @@ def _integral(operator: Integral, n: Sizes) -> list[Cost]:
 @work.register(RMSNorm)
 @work.register(Constraint)
 @work.register(SphereProjection)
-def _norm(operator: Operator, n: Sizes) -> list[Cost]:
+def _norm(operator: Operator, n: Sizes) -> list[CostItem]:
     """Kept: the input and two numbers a token."""
-    return [Cost("norm", kept=n.b * n.t * (n.d + 2))]
+    return [CostItem("norm", kept=n.b * n.t * (n.d + 2))]
 
 
 @work.register
-def _apply(operator: Apply, n: Sizes) -> list[Cost]:
-    return [Cost("nonlinearity", kept=n.b * n.t * n.d)]
+def _apply(operator: Apply, n: Sizes) -> list[CostItem]:
+    return [CostItem("nonlinearity", kept=n.b * n.t * n.d)]
 
 
 @work.register
-def _pre_norm(operator: PreNorm, n: Sizes) -> list[Cost]:
+def _pre_norm(operator: PreNorm, n: Sizes) -> list[CostItem]:
     return [*work(operator.norm, n), *work(operator.inner, n)]
 
 
 @work.register
-def _project(operator: Project, n: Sizes) -> list[Cost]:
+def _project(operator: Project, n: Sizes) -> list[CostItem]:
     return work(operator.norm, n)
 
 
 @work.register
-def _skip(operator: Skip, n: Sizes) -> list[Cost]:
+def _skip(operator: Skip, n: Sizes) -> list[CostItem]:
     return work(operator.inner, n)
 
 
-def _embedding(embed: Any, n: Sizes) -> list[Cost]:
+def _embedding(embed: Any, n: Sizes) -> list[CostItem]:
     """Look-ups cost no product; observations and patches are a linear map whose input asks for no gradient."""
     if isinstance(embed, Widened):
         own = linear("embedding", n.b * n.t, embed.size, n.d, kept=n.b * n.t * embed.size)
@@ -291,15 +291,15 @@ def _embedding(embed: Any, n: Sizes) -> list[Cost]:
     if isinstance(embed, Observations | Patches):
         entries = embed.channels if isinstance(embed, Observations) else embed.pixels.entries
         once = 2 * n.b * n.t * entries * n.d
-        return [Cost("embedding", once, once, n.b * n.t * entries)]
+        return [CostItem("embedding", once, once, n.b * n.t * entries)]
     if isinstance(embed, Queries):
         once = 2 * n.b * n.t * n.d * n.d
-        return [Cost("embedding", once, once, n.b * n.t * n.d)]
+        return [CostItem("embedding", once, once, n.b * n.t * n.d)]
     norm = getattr(embed, "norm", None)
     return [] if norm is None else [replace(cost, name=f"embedding {cost.name}") for cost in work(norm, n)]
 
 
-def _readout(readout: Any, n: Sizes) -> list[Cost]:
+def _readout(readout: Any, n: Sizes) -> list[CostItem]:
     if readout is None:
         return []
     if isinstance(readout, Narrowed):
@@ -312,23 +312,23 @@ def _readout(readout: Any, n: Sizes) -> list[Cost]:
     return costs
 
 
-def _fields(model: Transformer, chosen: Discretisation) -> list[Cost]:
+def _fields(model: Transformer, chosen: Discretisation) -> list[CostItem]:
     """Reading weights where they are not stored: one contraction an axis, and as much for its gradient."""
     grids: dict[str, Any] = chosen.grids(model.axes)
     span, depth = (model.axes.z.start, model.axes.z.end), chosen.z
     where = depths(model.block.kinds, span, depth.solver, depth)
-    read: list[Cost] = []
+    read: list[CostItem] = []
     for index, (part, nodes) in enumerate(zip(model.block, where, strict=True)):
         here = {**grids, "z": depth_grid(nodes)}
         once = sum(_reading(field, here, model.axes) for field in part.modules())
-        read.append(Cost(f"{index} fields", once, once))
+        read.append(CostItem(f"{index} fields", once, once))
     outside = [
         module for side in (model.embed, model.readout, model.bank) if side is not None for module in side.modules()
     ]
     once = sum(_reading(field, grids, model.axes) for field in outside)
     if getattr(model.readout, "tied", False):  # a tied head reads the table once more
         once += _reading(model.embed.table, grids, model.axes)
-    return [cost for cost in [*read, Cost("embedding and readout fields", once, once)] if cost.forward]
+    return [cost for cost in [*read, CostItem("embedding and readout fields", once, once)] if cost.forward]
 
 
 def _reading(field: Any, grids: dict[str, Any], axes: Axes) -> int:

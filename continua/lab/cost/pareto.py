@@ -15,9 +15,9 @@ from continua.errors import ConfigError
 from continua.lab.cost.complexity import predict
 from continua.lab.cost.memory import peak_bytes
 from continua.lab.figure import pyplot, save
+from continua.lab.progress import ReportCount
 from continua.tasks import Example, Task
 
-Watch = Callable[[int, int], None]  # how many measurements of how many are done
 EQUAL = 1e-6  # losses this close, in relative terms, are one: twice the width gives the native answers to round-off
 CLOSE, NEAR = 1.4, 0.06  # costs (as a ratio) and losses (of their range) whose names would touch
 BUDGETS = {"latency": "seconds", "flops": "flops", "memory": "bytes"}
@@ -148,7 +148,7 @@ def pareto(
     sizes: Iterable[Discretisation] | None = None,
     trained: Callable[[dict[str, int]], bool] | None = None,
     rounds: int = 5,
-    watch: Watch | None = None,
+    watch: ReportCount | None = None,
 ) -> Pareto:
     """Measure ``model`` at each of ``sizes`` (``size_grid`` if None) on the held-out data of ``task``.
 

@@ -3,7 +3,6 @@
 import enum
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ from continua.flow import Adaptive, Control, OnSphere, SaveAt, Solver, Tsit5, so
 from continua.geometry import retract, tangent
 from continua.lab.particles.interaction import Interaction
 from continua.lab.particles.particles import Particles
+from continua.lab.progress import ReportShare
 from continua.typing import Float, Tensor
 
 FRAMES = 64
-Watch = Callable[[float], None]  # is told which share of the way is done
 
 
 class Norm(enum.Enum):
@@ -75,7 +74,7 @@ def simulate(
     solver: Solver | None = None,
     control: Control | None = None,
     generator: torch.Generator | None = None,
-    watch: Watch | None = None,
+    watch: ReportShare | None = None,
 ) -> Simulation:
     """Follow x_i' = P_{x_i}[…] up to the time ``until``; ``save`` are times to keep, or how many between 0 and the end.
 
@@ -157,7 +156,7 @@ def _noisy(
     times: Tensor,
     control: Control | None,
     generator: torch.Generator | None,
-    watch: Watch | None,
+    watch: ReportShare | None,
 ) -> Simulation:
     """Euler–Maruyama with a return to the sphere: drift, and a tangent Gaussian of variance 2 dt/κ."""
     until = float(times[-1])

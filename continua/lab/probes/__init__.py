@@ -1,19 +1,20 @@
 """Instruments that look at a model: attention maps, how its tokens move, spectra, classes along depth."""
 
 from continua.lab.probes.attention import AttentionMap, attention_maps, attribution, entropy, mean_entropy, rollout
-from continua.lab.probes.during_training import Along, Course
-from continua.lab.probes.dynamics import Dynamics, Sinks, dynamics, look
+from continua.lab.probes.controls import controlled
+from continua.lab.probes.during_training import ProbeEvery
+from continua.lab.probes.dynamics import Dynamics, Recording, Sinks, dynamics, look
+from continua.lab.probes.history import History, Snapshot
 from continua.lab.probes.iterate import Iteration, Substeps, iterate, substeps
 from continua.lab.probes.ladder import Ladder, ladder
+from continua.lab.probes.overclustering import Overclustered, overclustered
 from continua.lab.probes.patterns import PATTERNS, Head, head_table, pattern_scores
-from continua.lab.probes.separation import Separation, controlled, overclustered, separation
+from continua.lab.probes.separation import Level, Separation, first_token, mean_token, separation
 from continua.lab.probes.spectra import HeadSpectra, spectra
 
 __all__ = [
     "PATTERNS",
-    "Along",
     "AttentionMap",
-    "Course",
     "Dynamics",
     "Head",
     "HeadSpectra",
@@ -36,6 +37,14 @@ __all__ = [
     "pattern_scores",
     "rollout",
     "separation",
+    "History",
+    "Level",
+    "Overclustered",
+    "ProbeEvery",
+    "Recording",
+    "Snapshot",
+    "first_token",
+    "mean_token",
     "spectra",
     "substeps",
 ]

@@ -1,224 +1,61 @@
-"""The probes along a training run: how the tokens' own dynamics are learned, as a table, curves and a film."""
+"""The probes while a model trains: how the dynamics of its tokens are learned."""
 
-import json
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from continua.errors import ConfigError, ContinuaError, RunError
-from continua.lab.figure import pyplot, save
-from continua.lab.probes.dynamics import Dynamics, Move, State, dynamics
-from continua.models import Batch, View
+from continua.errors import ConfigError, ContinuaError
+from continua.lab.probes.dynamics import Dynamics, dynamics
+from continua.lab.probes.history import LINES, History, Snapshot, lines, read, replace
+from continua.models import Batch, Transformer, View
 from continua.tasks import Example
 from continua.training import Bar, Progress, Run
 from continua.training.checkpoint import found as checkpoints
-from continua.training.run import CHECKPOINTS, write_text
+from continua.training.run import CHECKPOINTS
 from continua.training.watch import Watch
 from continua.typing import Tensor
 
-LINES = "dynamics.jsonl"
-CURVES = {  # what is drawn over the steps, and its name
-    "cosine": "mean cosine of two tokens",
-    "centred cosine": "the same, mean token taken away",
-    "rank": "effective rank of a sample's tokens",
-    "energy": "energy $E_\\beta$",
-    "jump": "jump of a token in a layer [rad]",
-    "beta": "effective $\\beta$ (median of the heads)",
-}
-HIGH = 1.7  # of a film's ridges, where the distance of their floors is one
 Probe = Callable[[Any, Batch | Tensor], Dynamics]
 
 
-# --- what was seen ---------------------------------------------------------------------------------------------------
+@runtime_checkable
+class _Closes(Protocol):
+    """What shows progress and holds a terminal or a file until it is closed."""
+
+    def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class Glance:
-    """What the probes found after ``step`` steps, and the training loss of that step (None before the first)."""
+@runtime_checkable
+class _Sharded(Protocol):
+    """A weight of which this process has a part."""
 
-    step: int
-    loss: float | None
-    found: Dynamics
-
-    def plain(self) -> dict[str, Any]:
-        """Everything, as JSON writes it."""
-        return {"step": self.step, "loss": self.loss, "found": self.found.plain()}
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> "Glance":
-        """Back from ``plain``."""
-        found = dict(plain["found"])
-        found["states"] = tuple(State(**_tuples(state)) for state in found["states"])
-        found["moves"] = tuple(Move(**_tuples(move)) for move in found["moves"])
-        found["sinks"] = tuple(tuple(place) for place in found["sinks"])
-        return cls(int(plain["step"]), plain["loss"], Dynamics(**found))
-
-
-def _tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
-
-
-@dataclass(frozen=True)
-class Course:
-    """A run seen through the probes: one glance after another, in the order of steps."""
-
-    glances: tuple[Glance, ...]
-
-    def rows(self) -> list[dict[str, Any]]:
-        """The table: one line for each step and depth, ``layer`` counting the depths from zero."""
-        return [
-            {"step": glance.step, "loss": glance.loss, "layer": i, **row}
-            for glance in self.glances
-            for i, row in enumerate(glance.found.rows())
-        ]
-
-    def curve(self, name: str, layer: int) -> tuple[list[int], list[float]]:
-        """The steps and the values of one column of the table at one depth, without those that are None."""
-        rows = [row for row in self.rows() if row["layer"] == layer]
-        if not rows or name not in rows[0]:
-            remedy = "Use a column and a layer of rows()."
-            raise ConfigError("no such curve", got=f"{name!r} at layer {layer}", remedy=remedy)
-        kept = [(int(row["step"] or 0), float(row[name] or 0.0)) for row in rows if row[name] is not None]
-        return [step for step, _ in kept], [value for _, value in kept]
-
-    def save(self, path: str | Path) -> Path:
-        """Write JSON lines, as a run's folder has them."""
-        path = Path(path)
-        _replace(path, _text(self.glances))
-        return path
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Course":
-        """Read what ``save`` wrote, or what a run's folder holds; a line cut short by a crash is left out."""
-        path = Path(path) / LINES if Path(path).is_dir() else Path(path)
-        if not path.is_file():
-            remedy = "Train with fit(…, watch=Along(model, batch, run=folder)) first."
-            raise RunError("nothing was written along this run", got=f"no {path}", remedy=remedy)
-        return cls(tuple(_read(path)))
-
-    def plot(self, path: str | Path, title: str = "Dynamics along training") -> Path:
-        """Curves over the steps, one for each depth: cosines, rank, energy, jumps, effective β."""
-        self._some()
-        plt = pyplot()
-        figure, panels = plt.subplots(2, 3, figsize=(12.5, 6.6), layout="constrained", sharex=True)
-        colours, last = plt.colormaps["viridis"], len(self.glances[0].found.states) - 1
-        for panel, (name, words) in zip(panels.flat, CURVES.items(), strict=True):
-            for layer in range(last + 1):
-                steps, values = self.curve(name, layer)
-                if steps:
-                    panel.plot(steps, values, "-", color=colours(0.92 * layer / last), lw=1.7)
-            panel.set_title(words, fontsize=10.5)
-            panel.grid(alpha=0.25)
-        for panel in panels[-1]:
-            panel.set_xlabel("training step")
-        panels[0, 2].set_ylim(bottom=0)
-        depth = [state.z for state in self.glances[0].found.states]
-        scale = plt.cm.ScalarMappable(plt.Normalize(depth[0], depth[-1]), colours)
-        figure.colorbar(scale, ax=panels, label="depth z", pad=0.01, aspect=40)
-        figure.suptitle(title)
-        return save(plt, figure, path)
-
-    def film(self, path: str | Path, rate: float = 6.0, inches: float = 7.2) -> Path:
-        """A gif: the histograms of cosines at every depth, raw and centred, one frame for each glance."""
-        self._some()
-        path = Path(path)
-        if path.suffix != ".gif":
-            raise ConfigError("this film is a .gif", got=path.name, remedy=f"Write {path.with_suffix('.gif').name}.")
-        from matplotlib.animation import PillowWriter
-
-        plt = pyplot()
-        figure, panels = plt.subplots(1, 2, figsize=(inches, 0.55 * inches), layout="constrained", sharey=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tops = [_top(self.glances, centred) for centred in (False, True)]
-        writer = PillowWriter(fps=rate)  # type: ignore[arg-type]  # any number will do
-        with writer.saving(figure, str(path), dpi=80):
-            for glance in [*self.glances, *[self.glances[-1]] * round(rate)]:  # the end stays for a second
-                _frame(plt, figure, panels, glance, tops)
-                writer.grab_frame()
-        plt.close(figure)
-        return path
-
-    def _some(self) -> None:
-        if not self.glances:
-            raise ConfigError("nothing was seen yet", got="no glance", remedy="Train a step first.")
-
-
-def _shares(glance: Glance, centred: bool) -> list[list[float]]:
-    """The share of the pairs in each bin, at every depth."""
-    counts = [state.centred_histogram if centred else state.histogram for state in glance.found.states]
-    return [[count / max(1, sum(line)) for count in line] for line in counts]
-
-
-def _top(glances: tuple[Glance, ...], centred: bool) -> float:
-    """A share that few bins of the whole film exceed: these are cut off, so that the others can be seen."""
-    values = sorted(share for glance in glances for line in _shares(glance, centred) for share in line)
-    return max(values[int(0.99 * (len(values) - 1))], 1e-9)
-
-
-def _frame(plt: Any, figure: Any, panels: Any, glance: Glance, tops: list[float]) -> None:
-    """Ridges: each depth has its own floor, the first one on top."""
-    states, colours = glance.found.states, plt.colormaps["viridis"]
-    last = len(states) - 1
-    for panel, centred, top in zip(panels, (False, True), tops, strict=True):
-        panel.clear()
-        for i, (state, line) in enumerate(zip(states, _shares(glance, centred), strict=True)):
-            floor, mean = last - i, state.centred_cosine if centred else state.cosine
-            places = [-1 + (2 * k + 1) / len(line) for k in range(len(line))]
-            heights = [floor + HIGH * min(share / top, 1.0) for share in line]
-            panel.fill_between(places, floor, heights, color=colours(0.92 * i / last), alpha=0.8, lw=0, zorder=2 * i)
-            panel.plot(places, heights, color="white", lw=1.0, zorder=2 * i + 1)
-            panel.plot([mean] * 2, [floor, floor + 0.4], color="k", lw=1.8, zorder=2 * i + 1)
-        panel.set(xlim=(-1, 1), ylim=(-0.1, last + HIGH + 0.1))
-        panel.set_xlabel("cosine, mean token taken away" if centred else "cosine of two tokens")
-        panel.set_yticks(range(last + 1), [f"{state.z:g}" for state in reversed(states)])
-        panel.spines[["top", "right", "left"]].set_visible(False)
-    panels[0].set_ylabel("depth z")
-    loss = "" if glance.loss is None else f",  loss {glance.loss:.3f}"
-    figure.suptitle(f"step {glance.step}{loss}", x=0.03, ha="left", fontsize=11)
-
-
-# --- lines -----------------------------------------------------------------------------------------------------------
-
-
-def _text(glances: Any) -> str:
-    return "".join(json.dumps(glance.plain()) + "\n" for glance in glances)
-
-
-def _read(path: Path) -> Iterator[Glance]:
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield Glance.of(json.loads(line))
-        except (ValueError, KeyError, TypeError):  # cut short, or of another kind
-            continue
-
-
-# --- watching --------------------------------------------------------------------------------------------------------
+    def full_tensor(self) -> Tensor: ...
 
 
 def probe(model: Any, batch: Batch | Tensor) -> Dynamics:
-    """The probes that ``Along`` uses. Every token counts, so that all steps speak of the same ones."""
+    """The probes that ``ProbeEvery`` uses. Every token counts, so that all steps speak of the same ones."""
     return dynamics(model, batch, sinks=None)
 
 
 @dataclass
-class Along:
-    """Looks at a model every ``every`` steps of ``fit(…, watch=Along(model, batch, run))``, and at its last.
+class ProbeEvery:
+    """Looks at a model every ``every`` steps of ``fit(…, watch=ProbeEvery(model, batch, run))``, and at its last.
 
     ``batch`` is the same at every step; a sight of the fresh model comes first, as step 0. ``watch`` is what shows the
-    progress meanwhile. With ``run``, the folder that the fit is given, every glance becomes a line of
+    progress meanwhile. With ``run``, the folder that the fit is given, every snapshot becomes a line of
     ``dynamics.jsonl`` there at once; a run that goes on goes on with these lines, less those of steps that are done
-    again. Training does not notice: modes and random numbers are put back. A glance that fails costs a warning.
+    again. Training does not notice: modes and random numbers are put back. A snapshot that fails costs a warning.
 
     >>> from continua.models import zoo
-    >>> seen = Along(zoo.bert(vocab=9, d=8, heads=2, depth=3, context=8), torch.arange(8)[None], every=10)
+    >>> seen = ProbeEvery(zoo.bert(vocab=9, d=8, heads=2, depth=3, context=8), torch.arange(8)[None], every=10)
     >>> seen(Progress(10, 20, 2.5, {}))
-    >>> [glance.step for glance in seen.course.glances], len(seen.course.rows())
+    >>> [snapshot.step for snapshot in seen.history.snapshots], len(seen.history.rows())
     ([0, 10], 8)
     """
 
@@ -228,9 +65,9 @@ class Along:
     every: int = 100
     watch: Watch = field(default_factory=Bar)
     probe: Probe = probe
-    _glances: list[Glance] = field(default_factory=list, init=False, repr=False)
+    _snapshots: list[Snapshot] = field(default_factory=list, init=False, repr=False)
     _started: bool = field(default=False, init=False, repr=False)
-    _whole: bool = field(default=True, init=False, repr=False)  # whether the file has every glance
+    _whole: bool = field(default=True, init=False, repr=False)  # whether the file has every snapshot
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -238,14 +75,20 @@ class Along:
         first = self._measure()  # a model the probes do not know is refused before anything is trained
         path = self._path
         if path is not None and checkpoints(path.parent / CHECKPOINTS):
-            self._glances = list(_read(path)) if path.is_file() else []
+            self._snapshots = list(read(path)) if path.is_file() else []
         else:
-            self._glances = [Glance(0, None, first)]
+            self._snapshots = [Snapshot(0, None, first)]
 
     @property
-    def course(self) -> Course:
+    def history(self) -> History:
         """What was seen so far."""
-        return Course(tuple(self._glances))
+        return History(tuple(self._snapshots))
+
+    @property
+    def course(self) -> History:
+        """``history``, by its old name."""
+        warnings.warn("course is called history now", DeprecationWarning, stacklevel=2)
+        return self.history
 
     @property
     def _path(self) -> Path | None:
@@ -258,21 +101,24 @@ class Along:
         self.watch(at)
         # the first call comes after the first step of this sitting: that step, if it was seen before, is done again
         last = at.step if self._started else at.step - 1
-        kept = [glance for glance in self._glances if glance.step <= last]
-        if not self._started or len(kept) < len(self._glances):
-            self._glances, self._started, self._whole = kept, True, False
+        kept = [snapshot for snapshot in self._snapshots if snapshot.step <= last]
+        if not self._started or len(kept) < len(self._snapshots):
+            self._snapshots = kept
+            self._started = True
+            self._whole = False
         if at.step % self.every == 0 or at.step == at.steps:
             self._take(at)
         self._write()
 
     def close(self) -> None:
         """Let go of what shows the progress."""
-        getattr(self.watch, "close", lambda: None)()
+        if isinstance(self.watch, _Closes):
+            self.watch.close()
 
     def _take(self, at: Progress) -> None:
-        if self._glances and self._glances[-1].step == at.step:
+        if self._snapshots and self._snapshots[-1].step == at.step:
             return
-        if any(hasattr(weight, "full_tensor") for weight in self._inner.parameters()):
+        if any(isinstance(weight, _Sharded) for weight in self._inner.parameters()):
             remedy = "Train with sharded=False, or probe the checkpoints later: dynamics(run.model(), batch)."
             raise ConfigError("the probes need whole weights", got="sharded ones", remedy=remedy)
         try:
@@ -280,16 +126,18 @@ class Along:
         except (ContinuaError, torch.linalg.LinAlgError) as problem:
             warnings.warn(f"step {at.step} was not probed, training goes on: {problem}", stacklevel=2)
             return
-        glance = Glance(at.step, at.loss if math.isfinite(at.loss) else None, found)
-        self._glances.append(glance)
-        if self._whole and self._path is not None:
-            self._whole = _guarded(lambda: _append(self._path, glance))
+        snapshot = Snapshot(at.step, at.loss if math.isfinite(at.loss) else None, found)
+        self._snapshots.append(snapshot)
+        path = self._path
+        if self._whole and path is not None:
+            self._whole = _guarded(lambda: _append(path, snapshot))
 
     def _write(self) -> None:
         """All of it anew: at the start, after going back, and when a line could not be written."""
         if not self._whole and self._path is not None:
-            path, text = self._path, _text(self._glances)
-            self._whole = _guarded(lambda: _replace(path, text))
+            path = self._path
+            text = lines(self._snapshots)
+            self._whole = _guarded(lambda: replace(path, text))
 
     @property
     def _inner(self) -> Any:
@@ -301,14 +149,9 @@ class Along:
             return self.probe(self.model, batch)
 
 
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
-
-
-def _append(path: Any, glance: Glance) -> None:
+def _append(path: Path, snapshot: Snapshot) -> None:
     with path.open("a", encoding="utf-8") as file:
-        file.write(_text([glance]))
+        file.write(lines([snapshot]))
 
 
 def _guarded(write: Callable[[], None]) -> bool:
@@ -325,14 +168,24 @@ def _guarded(write: Callable[[], None]) -> bool:
 def _unnoticed(model: Any) -> Iterator[torch.device]:
     """Leave modes, the check for NaN and torch's random numbers as they were; say where the model is."""
     device = next(iter(model.parameters()), torch.empty(0)).device
-    modes, check = [(module, module.training) for module in model.modules()], getattr(model, "check", None)
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        if check is not None:  # fit turns it off; here a state that is not finite is a sentence, not a wrong number
-            model.check = True
+    modes = [(module, module.training) for module in model.modules()]
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), _checking(model):
         try:
             yield device
         finally:
-            if check is not None:
-                model.check = check
             for module, mode in modes:
                 module.training = mode
+
+
+@contextmanager
+def _checking(model: Any) -> Iterator[None]:
+    """Check for NaN meanwhile: fit turns that off, but a probe of such a state is a wrong number."""
+    if not isinstance(model, Transformer):  # the probes refuse it with a sentence
+        yield
+        return
+    was = model.check
+    model.check = True
+    try:
+        yield
+    finally:
+        model.check = was

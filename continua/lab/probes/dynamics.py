@@ -6,7 +6,7 @@ count: they are sources of attention like any other, but no direction, distance 
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,9 @@ from continua.errors import ConfigError, ShapeError
 from continua.geometry import sphere
 from continua.lab.probes.attention import AttentionMap, attention_maps
 from continua.lab.probes.stack import Stack, evaluating, opened
+from continua.lab.progress import ReportCount
 from continua.models import Batch, View
 from continua.typing import Bool, Float, Tensor
-
-Watch = Callable[[int, int], None]  # (done, of how many)
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ class Dynamics:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Recording:
     """What a batch does in a model: the states along depth, the attention between them, and which tokens count."""
 
     stack: Stack
@@ -155,7 +154,7 @@ def look(
     batch: Batch | Tensor,
     at: Discretisation | None = None,
     sinks: Sinks | None = Sinks(),  # noqa: B008  (frozen)
-) -> Seen:
+) -> Recording:
     """Run a batch and keep its states and attention; ``sinks=None`` counts every token that is there."""
     if isinstance(model, View):
         return look(model.model, batch, model.discretisation if at is None else at, sinks)
@@ -172,12 +171,12 @@ def look(
         remedy = "Give longer texts, or sinks=None to count every token."
         raise ShapeError("the probes compare tokens of a text with each other", got=f"{fewest} of one", remedy=remedy)
     places = tuple((int(b), int(t)) for b, t in found.nonzero().tolist())
-    return Seen(stack, states, tuple(maps), counted, places, Batch.of(batch).pairs)
+    return Recording(stack, states, tuple(maps), counted, places, Batch.of(batch).pairs)
 
 
 @torch.no_grad()
 def dynamics(
-    model: nn.Module | View | Seen,
+    model: nn.Module | View | Recording,
     batch: Batch | Tensor | None = None,
     *,
     at: Discretisation | None = None,
@@ -185,7 +184,7 @@ def dynamics(
     angle: float = 0.5,
     bins: int = 40,
     sinks: Sinks | None = Sinks(),  # noqa: B008  (frozen)
-    watch: Watch = lambda done, total: None,
+    watch: ReportCount = lambda done, total: None,
 ) -> Dynamics:
     """Measure the tokens of ``batch`` at every depth and what each layer does to them.
 
@@ -198,7 +197,7 @@ def dynamics(
     (4, 3, True)
     """
     _check(beta, angle, bins)
-    if isinstance(model, Seen):
+    if isinstance(model, Recording):
         seen = model
     elif batch is None:
         raise ShapeError("the probes look at a batch", got="none", remedy="Pass dynamics(model, batch).")
@@ -297,7 +296,7 @@ def angles(x: Float[Tensor, "*b d"], y: Float[Tensor, "*b d"]) -> Float[Tensor, 
 # --- what a layer does -----------------------------------------------------------------------------------------------
 
 
-def _move(seen: Seen, i: int) -> Move:
+def _move(seen: Recording, i: int) -> Move:
     (z, dz), one = seen.stack.steps[i], seen.maps[i]
     jumps = angles(torch.cat(seen.texts(seen.states[i])), torch.cat(seen.texts(seen.states[i + 1])))
     slopes, fits = effective_beta(one, seen.states[i], seen.counted)

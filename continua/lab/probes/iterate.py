@@ -10,7 +10,8 @@ from torch.nn.functional import normalize
 
 from continua.axes import Discretisation
 from continua.errors import ConfigError
-from continua.lab.probes.dynamics import Seen, Sinks, Watch, angles, centred, effective_rank, linked, look, pairs_of
+from continua.lab.probes.dynamics import Recording, Sinks, angles, centred, effective_rank, linked, look, pairs_of
+from continua.lab.progress import ReportCount
 from continua.models import Batch, View
 from continua.typing import Tensor
 
@@ -79,14 +80,14 @@ class Substeps:
 
 @torch.no_grad()
 def iterate(
-    model: nn.Module | View | Seen,
+    model: nn.Module | View | Recording,
     batch: Batch | Tensor | None = None,
     steps: int = 48,
     *,
     at: Discretisation | None = None,
     angle: float = 0.5,
     sinks: Sinks | None = Sinks(),  # noqa: B008  (frozen)
-    watch: Watch = lambda done, total: None,
+    watch: ReportCount = lambda done, total: None,
 ) -> Iteration:
     """Apply the one layer of a model ``steps`` times: do its tokens come to rest, collapse, or go on?
 
@@ -115,14 +116,14 @@ def iterate(
 
 @torch.no_grad()
 def substeps(
-    model: nn.Module | View | Seen,
+    model: nn.Module | View | Recording,
     batch: Batch | Tensor | None = None,
     parts: Sequence[int] = (1, 2, 4, 8, 16),
     *,
     at: Discretisation | None = None,
     angle: float = 0.5,
     sinks: Sinks | None = Sinks(),  # noqa: B008  (frozen)
-    watch: Watch = lambda done, total: None,
+    watch: ReportCount = lambda done, total: None,
 ) -> list[Substeps]:
     """Walk the depth of a model in parts of its layer, and say how far that leads from its own states."""
     seen = _shared(model, batch, at, sinks)
@@ -145,8 +146,8 @@ def substeps(
     return found
 
 
-def _shared(model: Any, batch: Any, at: Discretisation | None, sinks: Sinks | None) -> Seen:
-    if isinstance(model, Seen):
+def _shared(model: Any, batch: Any, at: Discretisation | None, sinks: Sinks | None) -> Recording:
+    if isinstance(model, Recording):
         seen = model
     elif batch is None:
         raise ConfigError("a layer is iterated on a batch", got="none", remedy="Pass iterate(model, batch).")
@@ -159,7 +160,7 @@ def _shared(model: Any, batch: Any, at: Discretisation | None, sinks: Sinks | No
     return seen
 
 
-def _layer(seen: Seen, x: Tensor) -> Tensor:
+def _layer(seen: Recording, x: Tensor) -> Tensor:
     """Φ(x), by the model's own operators in its own precision."""
     (z, dz), root = seen.stack.steps[0], seen.stack.root
     like = next(seen.stack.model.parameters())
@@ -167,15 +168,15 @@ def _layer(seen: Seen, x: Tensor) -> Tensor:
     return (moved * root.to(like)).double().cpu()
 
 
-def _distance(seen: Seen, x: Tensor, y: Tensor) -> float:
+def _distance(seen: Recording, x: Tensor, y: Tensor) -> float:
     return float((x - y)[seen.counted].norm() / y[seen.counted].norm())
 
 
-def _jump(seen: Seen, x: Tensor, y: Tensor) -> float:
+def _jump(seen: Recording, x: Tensor, y: Tensor) -> float:
     return float(angles(x[seen.counted], y[seen.counted]).mean())
 
 
-def _numbers(seen: Seen, x: Tensor, angle: float) -> tuple[float, float, float, float]:
+def _numbers(seen: Recording, x: Tensor, angle: float) -> tuple[float, float, float, float]:
     """Mean cosine, centred mean cosine, effective rank and clusters."""
     texts = seen.texts(x)
     raw, middle = ([normalize(one, dim=-1) for one in each] for each in (texts, centred(texts)))
@@ -184,7 +185,7 @@ def _numbers(seen: Seen, x: Tensor, angle: float) -> tuple[float, float, float, 
     return cosine, other, sum(ranks) / len(ranks), sum(groups) / len(groups)
 
 
-def _said(seen: Seen, x: Tensor) -> Tensor | None:
+def _said(seen: Recording, x: Tensor) -> Tensor | None:
     """The likeliest answer for each counted token, of a model with a vocabulary."""
     stack = seen.stack
     model, like = stack.model, next(stack.model.parameters())
@@ -195,6 +196,6 @@ def _said(seen: Seen, x: Tensor) -> Tensor | None:
     return answer.argmax(-1)[seen.counted] if answer.shape[:2] == x.shape[:2] else None
 
 
-def _agreement(seen: Seen, x: Tensor, said: Tensor | None) -> float | None:
+def _agreement(seen: Recording, x: Tensor, said: Tensor | None) -> float | None:
     now = _said(seen, x)
     return None if said is None or now is None else float((now == said).double().mean())

@@ -16,8 +16,9 @@ from torch.nn.functional import linear, normalize
 from continua.axes import Discretisation
 from continua.errors import ShapeError
 from continua.lab.probes.attention import AttentionMap
-from continua.lab.probes.dynamics import Seen, Sinks, Watch, look
+from continua.lab.probes.dynamics import Recording, Sinks, look
 from continua.lab.probes.stack import ATTENTION, FEED, Stack
+from continua.lab.progress import ReportCount
 from continua.models import Batch, View
 from continua.operators import Constraint, LayerNorm, Pointwise, SphereProjection
 from continua.operators.norm import standardise
@@ -101,13 +102,13 @@ class Ladder:
 
 @torch.no_grad()
 def ladder(
-    model: nn.Module | View | Seen,
+    model: nn.Module | View | Recording,
     batch: Batch | Tensor | None = None,
     *,
     at: Discretisation | None = None,
     sinks: Sinks | None = Sinks(),  # noqa: B008  (frozen)
     generator: torch.Generator | None = None,
-    watch: Watch = lambda done, total: None,
+    watch: ReportCount = lambda done, total: None,
 ) -> Ladder:
     """Explain each layer's displacements Δ = x_{l+1} − x_l by more and more of the layer.
 
@@ -123,7 +124,7 @@ def ladder(
     >>> bool(found.top > 1 - 1e-6)
     True
     """
-    if isinstance(model, Seen):
+    if isinstance(model, Recording):
         seen = model
     elif batch is None:
         raise ShapeError("the ladder looks at a batch", got="none", remedy="Pass ladder(model, batch).")
@@ -140,13 +141,13 @@ def ladder(
     return Ladder(tuple(layers), int(seen.counted.sum()))
 
 
-def _spans(seen: Seen) -> list[tuple[int, int]]:
+def _spans(seen: Recording) -> list[tuple[int, int]]:
     """How many counted tokens each text has, and where they begin."""
     counts = seen.counted.sum(-1).tolist()
     return [(n, sum(counts[:b])) for b, n in enumerate(counts)]
 
 
-def _layer(seen: Seen, i: int, z: float, dz: float, orders: Sequence[Tensor]) -> Layer:
+def _layer(seen: Recording, i: int, z: float, dz: float, orders: Sequence[Tensor]) -> Layer:
     x, y = seen.states[i], seen.states[i + 1]
     delta = torch.cat(seen.texts(y - x))
     attended, fed, end = walked(seen, i, z, dz)
@@ -186,7 +187,7 @@ def _rung(name: str, delta: Tensor, p: Tensor, orders: Sequence[Tensor], fitted:
 # --- the identity rung: particles on the sphere ----------------------------------------------------------------------
 
 
-def best_identity(seen: Seen, i: int, delta: Float[Tensor, "n d"]) -> tuple[float, Float[Tensor, "n d"]]:
+def best_identity(seen: Recording, i: int, delta: Float[Tensor, "n d"]) -> tuple[float, Float[Tensor, "n d"]]:
     """The β whose attention of unit tokens to unit tokens, rescaled, is closest to Δ; and that prediction, unscaled."""
     texts = [normalize(x, dim=-1) for x in seen.texts(seen.states[i])]
     base = seen.maps[i].base.double().cpu().expand(len(texts), -1, -1, -1)[:, 0]
@@ -233,7 +234,7 @@ def _maximised(score: Callable[[float], float], starts: Sequence[float]) -> floa
 # --- the model's own layer, written out ------------------------------------------------------------------------------
 
 
-def walked(seen: Seen, i: int, z: float, dz: float) -> tuple[Tensor, Tensor, Tensor]:
+def walked(seen: Recording, i: int, z: float, dz: float) -> tuple[Tensor, Tensor, Tensor]:
     """Go through layer i from its first state alone: what attention and feed-forward add, and the last state."""
     stack, root = seen.stack, seen.stack.root.double().cpu()
     x = seen.states[i] / root
@@ -251,7 +252,7 @@ def walked(seen: Seen, i: int, z: float, dz: float) -> tuple[Tensor, Tensor, Ten
     return moved[ATTENTION] * root, moved[FEED] * root, x * root
 
 
-def _attention(seen: Seen, one: AttentionMap, w: dict[str, Tensor], x: Float[Tensor, "b t d"]) -> Tensor:
+def _attention(seen: Recording, one: AttentionMap, w: dict[str, Tensor], x: Float[Tensor, "b t d"]) -> Tensor:
     """Σ_h softmax_s(τ⟨q_h(t), k_h(s)⟩ + bias) OV_h x(s) + b_O against the measure of the sources, head by head."""
     operator, grids = seen.stack.attention.operator, seen.stack.grids
     inner, heads, t = len(grids["e"]), len(grids["h"]), one.t.nodes.double().cpu()

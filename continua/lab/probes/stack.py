@@ -35,7 +35,7 @@ KNOWN = "Known are blocks of one self-attention, feed-forward maps and norms; lo
 
 
 @dataclass(frozen=True)
-class Part:
+class Sublayer:
     """One part of a block: γx + f(N(x)) of a branch f, where N is its norm if it has one inside, or x ← N(x)."""
 
     kind: str
@@ -50,7 +50,7 @@ class Stack:
 
     model: Transformer
     at: Discretisation
-    parts: tuple[Part, ...]
+    parts: tuple[Sublayer, ...]
     grids: dict[str, Grid]
     field: Any  # the bound parts, for those who step with the model's own functions
     args: list[Args]
@@ -61,7 +61,7 @@ class Stack:
         return tuple(self.at.z.walk((self.model.axes.z.start, self.model.axes.z.end)))
 
     @property
-    def attention(self) -> Part:
+    def attention(self) -> Sublayer:
         """The part that lets tokens meet."""
         return self.parts[0]
 
@@ -136,7 +136,7 @@ def evaluating(model: Any) -> Iterator[None]:
         inner.train(was)
 
 
-def _parts(model: Transformer) -> tuple[Part, ...]:
+def _parts(model: Transformer) -> tuple[Sublayer, ...]:
     if model.bank is not None:
         raise ConfigError("the probes do not know this block", got="one with a memory bank", remedy=KNOWN)
     parts = tuple(_part(part) for part in model.block)
@@ -146,7 +146,7 @@ def _parts(model: Transformer) -> tuple[Part, ...]:
     return parts
 
 
-def _part(operator: Operator) -> Part:
+def _part(operator: Operator) -> Sublayer:
     """Take wrappers off until a branch or a projection is found."""
     if isinstance(operator, Skip):
         inner = _part(operator.inner)
@@ -158,11 +158,11 @@ def _part(operator: Operator) -> Part:
         if inner.norm is None and inner.gamma == 0.0 and isinstance(operator.norm, NORMS):
             return replace(inner, norm=operator.norm)
     if isinstance(operator, Project) and isinstance(operator.norm, NORMS):
-        return Part(NORM, operator.norm)
+        return Sublayer(NORM, operator.norm)
     if isinstance(operator, Pointwise):
-        return Part(FEED, operator)
+        return Sublayer(FEED, operator)
     if isinstance(operator, Attention) and not operator.cross and operator.kernel.is_dot:
-        return Part(ATTENTION, operator)
+        return Sublayer(ATTENTION, operator)
     got = type(operator).__name__
     if isinstance(operator, Attention):
         got = "attention to another state" if operator.cross else f"attention with {type(operator.kernel).__name__}"

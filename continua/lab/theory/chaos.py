@@ -10,7 +10,8 @@ from continua.errors import ConfigError
 from continua.flow import Adaptive, Control
 from continua.lab.particles.interaction import Interaction
 from continua.lab.particles.particles import Particles
-from continua.lab.particles.simulate import Watch, simulate
+from continua.lab.particles.simulate import simulate
+from continua.lab.progress import ReportShare
 from continua.lab.theory.meanfield import mean_field
 from continua.lab.theory.wasserstein import Density, circle_wasserstein
 from continua.typing import Float, Tensor
@@ -62,7 +63,7 @@ def chaos(
     runs: int = 16,
     p: float = 1.0,
     generator: torch.Generator | None = None,
-    watch: Watch | None = None,
+    watch: ReportShare | None = None,
 ) -> Chaos:
     """Draw n tokens on the circle from ``density``, ``runs`` times for each n, let them go, and compare at ``until``.
 

@@ -11,7 +11,8 @@ from continua.errors import ConfigError, ShapeError, SolveFailed, nearest
 from continua.flow import Adaptive, Control, Tsit5, solve
 from continua.lab.particles.bessel import log_mean
 from continua.lab.particles.interaction import Interaction
-from continua.lab.particles.simulate import FRAMES, Watch, kept_times
+from continua.lab.particles.simulate import FRAMES, kept_times
+from continua.lab.progress import ReportShare
 from continua.lab.theory.growth import over_beta
 from continua.lab.theory.wasserstein import Density
 from continua.typing import Float, Tensor
@@ -91,7 +92,7 @@ def mean_field(
     *,
     save: int | Tensor = FRAMES,
     control: Control | None = None,
-    watch: Watch | None = None,
+    watch: ReportShare | None = None,
 ) -> MeanField:
     """Solve the transport equation on the circle from ``density``: a ``Density`` or values […, m], each row one.
 
@@ -144,7 +145,7 @@ def circle_field(interaction: Interaction, m: int) -> Callable[[Tensor], Tensor]
 
 
 def follow(
-    field: Callable[[Tensor], Tensor], start: Tensor, times: Tensor, control: Control | None, watch: Watch | None
+    field: Callable[[Tensor], Tensor], start: Tensor, times: Tensor, control: Control | None, watch: ReportShare | None
 ) -> tuple[Tensor, int]:
     """The states of dx/dt = field(x) at the times, and how often the field was evaluated."""
     states, evaluations, until = [start], 0, float(times[-1])

@@ -10,7 +10,8 @@ from continua.errors import ShapeError
 from continua.flow import Control
 from continua.lab.particles.harmonics import Harmonics
 from continua.lab.particles.interaction import Interaction
-from continua.lab.particles.simulate import FRAMES, Watch
+from continua.lab.particles.simulate import FRAMES
+from continua.lab.progress import ReportShare
 from continua.lab.theory.growth import over_beta
 from continua.lab.theory.meanfield import follow, frames, kind_of, scale_of
 from continua.lab.theory.wasserstein import MASS
@@ -69,7 +70,7 @@ def sphere_mean_field(
     *,
     save: int | Tensor = FRAMES,
     control: Control | None = None,
-    watch: Watch | None = None,
+    watch: ReportShare | None = None,
 ) -> SphereField:
     """Solve the transport equation on S² from a_lm ([…, L+1, L+1], as ``Harmonics(L).analyse`` gives them).
 

@@ -19,7 +19,8 @@ from continua.lab.particles.clusters import clusters, usual_gap
 from continua.lab.particles.energy import mean_cosine
 from continua.lab.particles.interaction import Interaction, SelfAttention
 from continua.lab.particles.particles import Particles
-from continua.lab.particles.simulate import Watch, simulate
+from continua.lab.particles.simulate import simulate
+from continua.lab.progress import ReportShare
 from continua.typing import Float, Tensor
 
 FRAMES = 65  # at which the time of the last merger is looked for
@@ -113,7 +114,7 @@ def phase_diagram(
     runs: int | Sequence[int] = 8,
     interaction: Callable[[float], Interaction] = SelfAttention,
     folder: str | Path | None = None,
-    watch: Watch | None = None,
+    watch: ReportShare | None = None,
 ) -> Phase:
     """Simulate ``runs`` sets of n uniform tokens on S^{d−1} at each (β, d, n) and count their clusters at the end.
 
@@ -146,7 +147,7 @@ def measure(
     key: Key,
     until: float,
     seeds: Sequence[int],
-    watch: Watch | None = None,
+    watch: ReportShare | None = None,
 ) -> Cell:
     """One cell of a phase diagram."""
     beta, d, n = key
@@ -189,7 +190,7 @@ def _merged(x: Tensor, times: Tensor, gap: float) -> Tensor:
 _KEPT = "Use another folder, or the same until, runs and interaction: what was swept is kept."
 
 
-def _part(watch: Watch | None, start: float, size: float) -> Watch:
+def _part(watch: ReportShare | None, start: float, size: float) -> ReportShare:
     """Tells ``watch`` of a part of the way as of the whole."""
     return lambda share: None if watch is None else watch(min(1.0, start + share * size))
 

@@ -16,18 +16,11 @@ from continua.fields import counted
 from continua.flow import RK4, Fixed, OnSphere
 from continua.geometry import sphere
 from continua.lab import Particles, SelfAttention, Unnormalised, attention_maps, simulate
+from continua.lab.probes.controls import controlled
 from continua.lab.probes.dynamics import dynamics, effective_rank
 from continua.lab.probes.iterate import iterate
-from continua.lab.probes.separation import (
-    RIDGE,
-    controlled,
-    first_token,
-    linear_probe,
-    mean_token,
-    overclustered,
-    scatter,
-    separation,
-)
+from continua.lab.probes.overclustering import overclustered
+from continua.lab.probes.separation import RIDGE, first_token, linear_probe, mean_token, scatter, separation
 from continua.lab.theory.growth import growth_rates
 from continua.models import Batch, Pixels, States, Transformer
 from continua.models.build import discrete_axes
