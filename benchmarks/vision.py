@@ -28,7 +28,8 @@ from common import RESULTS, Row, environment, write
 
 from continua.models import Batch, Pixels, Scaled, Transformer, initialise, zoo
 from continua.optim import ByRole
-from continua.recipes.vision import FashionSettings, VisionSettings, changes_of, classifier, optimiser_of
+from continua.recipes.vision import FashionSettings, VisionSettings, changes_of, optimiser_of
+from continua.recipes.vision import model_of as function_patches_of
 from continua.tasks.images import (
     FASHION,
     Images,
@@ -135,7 +136,7 @@ def model_of(job: Job, task: Images) -> Transformer:
     """Ours, or a ViT of its size."""
     chosen = settings_of(job)
     if job.kind == "cells":
-        return classifier(chosen, task.classes)
+        return function_patches_of(chosen, task.classes)
     side = task.pixels.shape[-1]
     pixels = Pixels(side, side, 1, (side // chosen.cells, side // chosen.cells))
     model = zoo.vit(pixels, d=chosen.d, heads=chosen.heads, depth=chosen.depth, labels=task.classes)

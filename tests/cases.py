@@ -25,8 +25,8 @@ from continua.models import (
     zoo,
 )
 from continua.models.build import post_norm
-from continua.models.functions import function_parts
 from continua.models.init import GPT2Init, Scaled, Xavier
+from continua.models.zoo import function_map
 from continua.operators import Attention, Causal, Drop, LayerNorm, Pointwise, Skip, Softmax
 from tests.cases_models import (
     CHANNELS,
@@ -230,10 +230,12 @@ MODELS: dict[str, Case] = {
     "albert": Case(albert),
     "albert, masked LM": Case(lambda: albert(masked_lm=True)),
     "vit": Case(lambda: zoo.vit(PIXELS, d=8, heads=2, depth=STEPS, m=12), patches),
-    "t5": Case(lambda: zoo.t5(WORDS, 8, 2, STEPS, 12, e=4), paired),
-    "t5, v1.1": Case(lambda: zoo.t5(WORDS, 8, 2, STEPS, 12, e=4, style=zoo.T5_11), paired),
-    "llama": Case(lambda: zoo.llama(WORDS, 8, 2, STEPS, 12, groups=1)),
-    "llama, tied": Case(lambda: zoo.llama(WORDS, 8, 2, STEPS, 12, style=zoo.LlamaStyle(tied=True, bias=True))),
+    "t5": Case(lambda: zoo.t5(WORDS, d=8, heads=2, depth=STEPS, m=12, e=4), paired),
+    "t5, v1.1": Case(lambda: zoo.t5(WORDS, d=8, heads=2, depth=STEPS, m=12, e=4, style=zoo.T5_11), paired),
+    "llama": Case(lambda: zoo.llama(WORDS, d=8, heads=2, depth=STEPS, m=12, groups=1)),
+    "llama, tied": Case(
+        lambda: zoo.llama(WORDS, d=8, heads=2, depth=STEPS, m=12, style=zoo.LlamaStyle(tied=True, bias=True))
+    ),
     "encoder-decoder": Case(encoder_decoder, paired),
     "memory": Case(lambda: with_memory(separate=False), paired),
     "memory of keys and values": Case(lambda: with_memory(separate=True), paired),
@@ -244,7 +246,9 @@ MODELS: dict[str, Case] = {
     "forecaster, questions see each other": Case(
         lambda: zoo.forecaster(CHANNELS, at=SMOOTH, self_attention=True), asked
     ),
-    "cross-modal": Case(lambda: zoo.cross_modal(WORDS, CHANNELS, 8, 2, STEPS, 16, 8, m=12), described),
+    "cross-modal": Case(
+        lambda: zoo.cross_modal(WORDS, CHANNELS, d=8, heads=2, depth=STEPS, context=16, observations=8, m=12), described
+    ),
     "layer": Case(layer, states),
     "continuous words": Case(lambda: Transformer.continuous(vocab=WORDS, at=SMOOTH)),
     "continuous series": Case(
@@ -255,10 +259,10 @@ MODELS: dict[str, Case] = {
     ),
     "points of a plane": Case(lambda: Transformer.continuous(channels=CHANNELS, t=SQUARE, at=SMOOTH), scattered),
     "functions on a circle": Case(
-        lambda: Transformer(**function_parts(Circle(), 8, (CHANNELS, 3), at=SMOOTH, modes=3)), on_ring
+        lambda: function_map(Circle(), 8, channels=CHANNELS, out=3, at=SMOOTH, modes=3), on_ring
     ),
     "functions on a square": Case(
-        lambda: Transformer(**function_parts(SQUARE, 4, (CHANNELS, 3), at=SMOOTH, modes=2, attention=False)), scattered
+        lambda: function_map(SQUARE, 4, channels=CHANNELS, out=3, at=SMOOTH, modes=2, attention=False), scattered
     ),
     "convolution in time": Case(convolved, series),
     "pooled": Case(lambda: of_fields(with_bases(), pool=True), series),

@@ -179,7 +179,7 @@ def encoder_decoder() -> EncoderDecoder:
 
 def albert(masked_lm: bool = False) -> Transformer:
     """One autonomous field, a table that is narrower than the state."""
-    return zoo.albert((WORDS, 5), d=8, heads=2, depth=STEPS, context=16, m=12, masked_lm=masked_lm)
+    return zoo.albert(WORDS, table_width=5, d=8, heads=2, depth=STEPS, context=16, m=12, masked_lm=masked_lm)
 
 
 def with_memory(separate: bool, alone: bool = False) -> Any:

@@ -8,8 +8,8 @@ import torch
 import continua as ct
 from continua.fields import counted
 from continua.models import Batch, Pixels, States, Transformer
+from continua.models.bank import Bank
 from continua.models.build import discrete_axes
-from continua.models.memory import Bank
 from continua.operators import Attention, Parts
 
 
@@ -52,7 +52,7 @@ FAMILIES = {
         lambda: ct.zoo.vit(Pixels(8, 8, patch=(4, 4)), d=16, heads=2, depth=2, labels=3), _numbers(2, 3, 8, 8), 5
     ),
     "albert": Family(
-        lambda: ct.zoo.albert(table=(32, 8), d=16, heads=2, depth=3, context=16, masked_lm=True), _ids(9), 9
+        lambda: ct.zoo.albert(32, table_width=8, d=16, heads=2, depth=3, context=16, masked_lm=True), _ids(9), 9
     ),
     "gat": Family(
         lambda: ct.zoo.gat(channels=3, out=2, d=16, heads=2),

@@ -64,7 +64,8 @@ def build(config: Settings, stored: set[str]) -> Transformer:
         remedy = nearest(str(phi), list(ACTIVATIONS))
         raise CheckpointError("this activation is not known", got=repr(phi), remedy=remedy)
     return zoo.albert(
-        table=(config["vocab_size"], config["embedding_size"]),
+        vocab=config["vocab_size"],
+        table_width=config["embedding_size"],
         d=config["hidden_size"],
         heads=config["num_attention_heads"],
         depth=config["num_hidden_layers"],

@@ -30,11 +30,11 @@ from continua.flow import (
     solve,
 )
 from continua.flow.vectorfield import Cost, read_at
+from continua.models.bank import Bank
 from continua.models.batch import Batch, place
 from continua.models.build import continuous_parts
 from continua.models.embed import START
 from continua.models.generate import generate
-from continua.models.memory import Bank
 from continua.models.store import save
 from continua.operators import Context, Grids, Parts, depth_grid
 from continua.operators.calibration import FINEST

@@ -3,6 +3,7 @@
 from continua.operators.activation import ELU, GELU, Activation, Identity, ReLU, SiLU, Tanh
 from continua.operators.attention.operator import Attention
 from continua.operators.cache import Cache
+from continua.operators.convolution import Convolution
 from continua.operators.dropout import Drop
 from continua.operators.kernels.features import PositiveFeatures
 from continua.operators.kernels.kernel import Additive, Kernel, Softmax, Subquadratic, Uniform
@@ -45,6 +46,7 @@ __all__ = [
     "Comb",
     "Constraint",
     "Context",
+    "Convolution",
     "Drop",
     "ELU",
     "Encoding",

@@ -12,8 +12,7 @@ from continua.data.pairs import Pairs
 from continua.data.store import generated
 from continua.errors import ConfigError
 from continua.lab.canvas.functions import draw_functions, draw_resolution
-from continua.models import Batch, Transformer
-from continua.models.functions import function_parts
+from continua.models import Batch, Transformer, zoo
 from continua.models.latent import Latent
 from continua.optim import AdamW, ByRole, Cosine, Muon
 from continua.recipes.progress import bar
@@ -150,17 +149,19 @@ def model_of(task: Functions, settings: FunctionSettings) -> Transformer:
     inputs, outputs = task.train.flat()
     torch.manual_seed(settings.weights)
     native = at(d=settings.d, h=settings.heads, m=settings.m, z=settings.depth)
-    parts = function_parts(
+    model = zoo.function_map(
         task.train.axis,
         task.train.rule,
-        channels=(inputs.shape[-1], outputs.shape[-1]),
+        channels=inputs.shape[-1],
+        out=outputs.shape[-1],
         at=native,
         modes=settings.modes,
         attention=settings.attention,
         sharp=settings.sharp,
-        scales=(_scale(inputs), _scale(outputs)),
+        input_mean=float(inputs.mean()),
+        input_spread=float(inputs.std()),
+        output_spread=float(outputs.std()),
     )
-    model = Transformer(**parts)
     if isinstance(model.embed, Latent):
         model.embed.prior(inputs)
     return model
@@ -170,10 +171,6 @@ def optimiser_of(settings: FunctionSettings) -> ByRole:
     """Muon for matrices, AdamW for the amplitudes of waves, tables and gains."""
     rest = AdamW(settings.lr, decay=0.0)
     return ByRole(Muon(settings.matrix_lr, decay=0.0, others=rest), table=rest)
-
-
-def _scale(values: torch.Tensor) -> tuple[float, float]:
-    return float(values.mean()), float(values.std())
 
 
 def report(model: Any, task: Functions, fine: Pairs, folder: Path) -> Iterator[str]:

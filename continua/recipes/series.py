@@ -1,23 +1,15 @@
-"""Models of irregular series: a flow of convolution, attention and feed-forward in real time."""
+"""The settings of estimators of series, and their models with fresh weights."""
 
 from dataclasses import dataclass
 
 import torch
 
-from continua.axes import LeftEnd, Times, at
 from continua.data.augmentation import Change
 from continua.errors import ConfigError
-from continua.fields import ByBasis, Expansion, Nodal, Parametrisation
-from continua.flow import Fixed, LieTrotter
-from continua.models import EncoderDecoder, Observations, Readout, Transformer
-from continua.models.build import continuous_axes, pre_norm, smooth_bases
-from continua.models.init import Scaled, initialise
-from continua.models.stem import Convolution
-from continua.operators import ALiBi, Attention, Encoding, LayerNorm, Operator, Parts, Pointwise, Sinusoidal
+from continua.fields import Expansion
+from continua.models import EncoderDecoder, Readout, Scaled, Transformer, initialise, zoo
 from continua.tasks.forecasting import Quantiles, question_features
 from continua.tasks.series import Scale
-
-LONGEST = 1000.0  # wave lengths of the position reach from 2π units to 2π times this
 
 
 @dataclass(frozen=True)
@@ -62,37 +54,19 @@ class Size:
     depth: int = 3
 
 
-class _Parts:
-    """The weights of one model, and the branches made of them."""
-
-    def __init__(self, size: Size, settings: SeriesSettings) -> None:
-        hidden = settings.hidden or 3 * size.d
-        wish = at(d=size.d, h=size.heads, m=hidden, z=Fixed(size.depth, LieTrotter()))
-        self.settings = settings
-        self.axes, self.native = continuous_axes(wish, t=Times())
-        bases = {**smooth_bases(self.axes, self.native, 1), "z": Nodal(LeftEnd(size.depth))}
-        self.weights: Parametrisation = ByBasis(self.axes, bases)
-        self.fixed = self.weights.autonomous()
-
-    @property
-    def position(self) -> Encoding | None:
-        return Sinusoidal(self.axes, LONGEST) if self.settings.position else None
-
-    def flow(self, *branches: Operator) -> Parts:
-        return pre_norm((*branches, Pointwise(self.weights)), lambda: LayerNorm(self.weights))
-
-    def looks(self) -> tuple[Operator, ...]:
-        """Convolution in real time, then attention that prefers what is near: scores −slope·|t − s|."""
-        near = Convolution(self.weights, self.settings.radii, self.settings.degree)
-        return near, Attention(self.weights, position=ALiBi(self.axes))
-
-
 def classifier(scale: Scale, classes: int, size: Size, settings: SeriesSettings, seed: int = 0) -> Transformer:
-    """Series in, one logit for each class out: the mean of the field over time, against its measure."""
-    made = _Parts(size, settings)
-    embed = Observations(made.fixed, scale.features, made.position)
-    readout = Readout(made.fixed, classes, before=(LayerNorm(made.fixed),), pool=True, bias=True)
-    model = Transformer(made.axes, made.native, embed, made.flow(*made.looks()), readout)
+    """The classifier of series on this scale, with fresh weights."""
+    model = zoo.series_classifier(
+        scale.features,
+        classes,
+        d=size.d,
+        heads=size.heads,
+        depth=size.depth,
+        m=settings.hidden,
+        radii=settings.radii,
+        degree=settings.degree,
+        position=settings.position,
+    )
     initialise(model, Scaled(), torch.Generator().manual_seed(seed))
     return model
 
@@ -104,17 +78,19 @@ def forecaster(
 
     Its head starts at zero: the first answers are the guesses of ``question``.
     """
-    made = _Parts(size, settings)
-    final = Readout(made.fixed, before=(LayerNorm(made.fixed),))
-    history = Observations(made.fixed, scale.features, made.position)
-    encoder = Transformer(made.axes, made.native, history, made.flow(*made.looks()), final)
-    out = scale.channels * (1 + len(quantiles.levels))
-    answer = Readout(made.fixed, out, before=(LayerNorm(made.fixed),), bias=True)
-    asked = Observations(made.fixed, question_features(scale), Sinusoidal(made.axes, LONGEST))
-    cross = Attention(made.weights, position=ALiBi(made.axes), cross=True)
-    decoder = Transformer(made.axes, made.native, asked, made.flow(cross), answer)
-    model = EncoderDecoder(encoder, decoder)
+    model = zoo.series_forecaster(
+        scale.features,
+        question_features(scale),
+        scale.channels * (1 + len(quantiles.levels)),
+        d=size.d,
+        heads=size.heads,
+        depth=size.depth,
+        m=settings.hidden,
+        radii=settings.radii,
+        degree=settings.degree,
+        position=settings.position,
+    )
     initialise(model, Scaled(), torch.Generator().manual_seed(seed))
-    if isinstance(answer.head, Expansion):
-        answer.head.reset(0.0, 0.0)
+    if isinstance(model.decoder.readout, Readout) and isinstance(model.decoder.readout.head, Expansion):
+        model.decoder.readout.head.reset(0.0, 0.0)
     return model

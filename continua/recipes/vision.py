@@ -5,19 +5,10 @@ from typing import Any
 
 import torch
 
-from continua.axes import LeftEnd, at
-from continua.errors import ConfigError
-from continua.fields import ByBasis, Nodal
-from continua.flow import Fixed, LieTrotter
-from continua.models import Readout, Transformer
-from continua.models.build import continuous_axes, pre_norm, smooth_bases
-from continua.models.cells import Cells, Tiling
-from continua.models.init import Scaled, initialise
-from continua.operators import Attention, LayerNorm, Pointwise
-from continua.operators.position import WaveBias
+from continua.models import Scaled, Transformer, initialise, zoo
 from continua.optim import AdamW, ByRole, Cosine, Muon
 from continua.recipes.recipe import Bundle, shipped
-from continua.tasks.images import FASHION, SQUARE, Images, fashion_mnist
+from continua.tasks.images import FASHION, Images, fashion_mnist
 from continua.tasks.images import digits as images_of_digits
 from continua.training import Training
 
@@ -81,7 +72,7 @@ def changes_of(settings: VisionSettings) -> dict[str, Any]:
 
 def bundle_of(settings: VisionSettings, task: Images, training: Training) -> Bundle:
     """A classifier of these images, ready to fit."""
-    model = classifier(settings, task.classes, channels=task.pixels.shape[1])
+    model = model_of(settings, task.classes, channels=task.pixels.shape[1])
     about: dict[str, Any] = {"images": list(task.pixels.shape), "classes": task.classes}
     return Bundle(model, task, optimiser_of(settings), Cosine(), training=training, about=about)
 
@@ -91,19 +82,18 @@ def optimiser_of(settings: VisionSettings) -> ByRole:
     return ByRole(AdamW(settings.lr, decay=settings.decay), kernel=Muon(settings.kernel_lr))
 
 
-def classifier(settings: VisionSettings, classes: int, channels: int = 1) -> Transformer:
-    """Function patches, a flow of attention with a bias of displacement and feed-forward, the mean over the square."""
-    if settings.cells < 1 or classes < 2:
-        got, remedy = f"{settings.cells} and {classes}", "Use cells ≥ 1 and two classes or more."
-        raise ConfigError("a classifier needs cells and classes", got=got, remedy=remedy)
-    wish = at(d=settings.d, h=settings.heads, z=Fixed(settings.depth, LieTrotter()))
-    axes, native = continuous_axes(wish, t=SQUARE)
-    weights = ByBasis(axes, {**smooth_bases(axes, native, 1), "z": Nodal(LeftEnd(settings.depth))})
-    fixed = weights.autonomous()
-    tiling = Tiling(SQUARE, (settings.cells, settings.cells), settings.degree, settings.reach, settings.ridge)
-    look = Attention(weights, position=WaveBias(fixed, 3))
-    block = pre_norm((look, Pointwise(weights)), lambda: LayerNorm(weights))
-    readout = Readout(fixed, classes, before=(LayerNorm(fixed),), pool=True, bias=True)
-    model = Transformer(axes, native, Cells(fixed, tiling, channels), block, readout)
+def model_of(settings: VisionSettings, classes: int, channels: int = 1) -> Transformer:
+    """The model of these settings with fresh weights."""
+    model = zoo.image_classifier(
+        classes,
+        channels=channels,
+        cells=settings.cells,
+        degree=settings.degree,
+        reach=settings.reach,
+        ridge=settings.ridge,
+        d=settings.d,
+        heads=settings.heads,
+        depth=settings.depth,
+    )
     initialise(model, Scaled(), torch.Generator().manual_seed(settings.weights))
     return model

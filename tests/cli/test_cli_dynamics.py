@@ -76,7 +76,7 @@ def test_a_saved_model_without_a_tokeniser_reads_random_tokens(tmp_path, undrawn
 
 @pytest.mark.spec("L8")
 def test_one_shared_layer_is_iterated_too(tmp_path):
-    model = ct.zoo.albert((12, 4), d=8, heads=2, depth=2, context=32, masked_lm=True)
+    model = ct.zoo.albert(12, table_width=4, d=8, heads=2, depth=2, context=32, masked_lm=True)
     model.save(tmp_path / "model")
     words = ["[PAD]", "[CLS]", "[SEP]", "C", "Cl", "O", ">>", "."]
     (tmp_path / "model" / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")

@@ -125,7 +125,7 @@ def test_other_alberts_are_refused(tmp_path: Path, setting: dict[str, Any]) -> N
 
 @pytest.mark.spec("A8", "M7")
 def test_a_saved_albert_comes_back(tmp_path: Path) -> None:
-    model = zoo.albert((VOCAB, WIDTH), d=8, heads=2, depth=2, context=CONTEXT, masked_lm=True).double()
+    model = zoo.albert(VOCAB, table_width=WIDTH, d=8, heads=2, depth=2, context=CONTEXT, masked_lm=True).double()
     assert torch.equal(ct.load(model.save(tmp_path))(IDS), model(IDS))
 
 
@@ -134,7 +134,7 @@ def test_a_saved_albert_comes_back(tmp_path: Path) -> None:
 
 def small() -> Any:
     torch.manual_seed(0)
-    return stirred(zoo.albert((VOCAB, WIDTH), d=8, heads=2, depth=3, context=CONTEXT, m=12, masked_lm=True))
+    return stirred(zoo.albert(VOCAB, table_width=WIDTH, d=8, heads=2, depth=3, context=CONTEXT, m=12, masked_lm=True))
 
 
 @pytest.mark.spec("A8", "M1")
@@ -142,7 +142,7 @@ def test_its_field_does_not_change_along_depth() -> None:
     model = small()
     assert not [name for name, field in model.block.named_modules() if "z" in getattr(field, "letters", ())]
     once = {name: p.shape for name, p in model.named_parameters()}
-    deeper = zoo.albert((VOCAB, WIDTH), d=8, heads=2, depth=12, context=CONTEXT, m=12, masked_lm=True)
+    deeper = zoo.albert(VOCAB, table_width=WIDTH, d=8, heads=2, depth=12, context=CONTEXT, m=12, masked_lm=True)
     assert {name: p.shape for name, p in deeper.named_parameters()} == once
 
 

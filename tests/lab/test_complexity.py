@@ -12,7 +12,7 @@ from continua.lab import predict
 from continua.lab.cost.complexity import evaluations
 from continua.models import Batch, Tokens
 from continua.models.build import discrete_axes
-from continua.models.functions import function_parts
+from continua.models.zoo import function_map
 from continua.operators import Local, Parts
 from tests.families import FAMILIES
 from tests.refusals import refused
@@ -177,7 +177,7 @@ def test_mistakes_are_answered():
 @pytest.mark.spec("A13")
 def test_convolution_by_waves_is_counted_and_quick_kernels_are_refused() -> None:
     sizes = {"at": ct.at(d=16, h=2, m=16, z=2), "modes": 6, "attention": False}
-    model = ct.Transformer(**function_parts(ct.Circle(), 64, **sizes))
+    model = function_map(ct.Circle(), 64, **sizes)
     with FlopCounterMode(display=False) as counter:
         model(Batch(torch.zeros(2, 64, 1)))
     found = predict(model, 2, 64)

@@ -285,7 +285,7 @@ def test_spectra_of_shared_layers_are_given_once():
 
 
 def small_albert(generator):
-    model = ct.zoo.albert((11, 8), d=16, heads=2, depth=4, context=12, masked_lm=True)
+    model = ct.zoo.albert(11, table_width=8, d=16, heads=2, depth=4, context=12, masked_lm=True)
     return stirred(model, generator, size=0.1), torch.randint(1, 11, (2, 9), generator=generator)
 
 

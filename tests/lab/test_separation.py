@@ -269,7 +269,7 @@ def test_a_controlled_model_is_a_model(generator, tmp_path):
 @pytest.mark.spec("L11")
 def test_repeats_are_layers(generator):
     """A shared layer repeated is the layer iterated; two of them once are one of them twice."""
-    model = stirred(ct.zoo.albert((11, 8), d=16, heads=2, depth=4, context=12), generator, size=0.1)
+    model = stirred(ct.zoo.albert(11, table_width=8, d=16, heads=2, depth=4, context=12), generator, size=0.1)
     ids, labels = torch.randint(1, 11, (9, 7), generator=generator), torch.arange(9) % 3
     example = Example(Batch(ids), labels)
     found = overclustered(model, example, 4)

@@ -349,7 +349,8 @@ REFUSALS: dict[str, tuple[Callable[[Any], Any], type, str, str]] = {
         lambda m: m.generate(Batch(PROMPT, observed=LEFT), observed=LEFT), ConfigError, "twice", "Leave it out",
     ),
     "two-sided": (
-        lambda m: ct.zoo.bert(WORDS, 8, 2, 2, 16, masked_lm=True).generate(PROMPT), MaskError, "None", "Causal()",
+        lambda m: ct.zoo.bert(WORDS, d=8, heads=2, depth=2, context=16, masked_lm=True).generate(PROMPT),
+        MaskError, "None", "Causal()",
     ),
     "no words": (
         lambda m: ct.Transformer.continuous(channels=2, t=ct.Points(), mask=Causal(), at=ct.at(d=8, h=2, z=2)).generate(

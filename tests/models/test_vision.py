@@ -9,7 +9,7 @@ from continua.axes import Grid
 from continua.errors import ConfigError, ShapeError
 from continua.models import Batch, Transformer
 from continua.recipes.recipe import SHIPPED, build
-from continua.recipes.vision import VisionSettings, classifier, digits
+from continua.recipes.vision import VisionSettings, digits, model_of
 from continua.tasks.images import SQUARE, observed_pixels, point_sets, resampled
 from continua.tasks.task import generator_for
 from continua.training import fit
@@ -21,7 +21,7 @@ SMALL = VisionSettings(d=16, heads=2, depth=2)
 
 
 def small() -> Transformer:
-    return stirred(classifier(SMALL, 10)).eval()  # type: ignore[return-value]
+    return stirred(model_of(SMALL, 10)).eval()  # type: ignore[return-value]
 
 
 @pytest.mark.spec("B6", "M11")
@@ -61,7 +61,7 @@ def test_oblong_images_are_read_too_and_other_channels_are_refused() -> None:
     with refused(ShapeError, "values and points do not fit the cells, got [2, 64, 3]", "pixels [b, 1, …]"):
         model(numbers(2, 3, 8, 8))
     with refused(ConfigError, "a classifier needs cells and classes, got 2 and 1", "two classes"):
-        classifier(SMALL, 1)
+        model_of(SMALL, 1)
 
 
 @pytest.mark.spec("B6")

@@ -17,6 +17,7 @@ from continua.errors import ConfigError, GridError, ShapeError
 from continua.models import Batch, Transformer, load
 from continua.models.functions import function_parts
 from continua.models.latent import between, inside
+from continua.models.zoo import function_map
 from continua.recipes import BurgersSettings, build
 from continua.recipes.functions import model_of, optimiser_of, stride_of, task_of
 from continua.tasks.functions import Functions, differences, predict, relative, roll_out, scattered
@@ -41,7 +42,7 @@ def waves(count: int, n: int, seed: int = 0) -> Pairs:
 def model(nodes: int = 16, axis: Circle | Product = Circle(), attention: bool = False) -> Transformer:  # noqa: B008
     torch.manual_seed(0)
     native = at(d=8, h=2, e=4, m=8, z=2)
-    return Transformer(**function_parts(axis, nodes, at=native, modes=4, attention=attention)).double()
+    return function_map(axis, nodes, at=native, modes=4, attention=attention).double()
 
 
 # --- losses ----------------------------------------------------------------------------------------------------------
@@ -131,8 +132,8 @@ def test_waves_are_reconstructed_from_scattered_points() -> None:
 
 
 def sharp(axis: Axis, nodes: int = 4) -> Any:
-    parts = function_parts(axis, nodes, at=at(d=8, h=2, e=4, m=8, z=2), modes=2, sharp=True, attention=False)
-    return Transformer(**parts).double().embed
+    small = at(d=8, h=2, e=4, m=8, z=2)
+    return function_map(axis, nodes, at=small, modes=2, sharp=True, attention=False).double().embed
 
 
 @pytest.mark.spec("M11")
@@ -241,9 +242,9 @@ def test_points_outside_are_refused() -> None:
     with refused(ShapeError, "[1, 3]", "values at points"):
         made(Batch(torch.zeros(1, 3).double()))
     with refused(ConfigError, "Points", "Circle()"):
-        function_parts(Points(4), 8)
+        function_map(Points(4), 8)
     with refused(ConfigError, "Times", "Circle()"):
-        function_parts(Times(0.0, 1.0), 8)
+        function_map(Times(0.0, 1.0), 8)
 
 
 # --- training, prediction --------------------------------------------------------------------------------------------
@@ -357,3 +358,15 @@ def test_scattered_values_of_a_circle_are_those_of_the_fourier_series() -> None:
     assert (inputs - fine.inputs).abs().max() < 1e-12
     assert (outputs - fine.outputs).abs().max() < 1e-12
     assert abs(float(grid.weights.sum()) - 1) < 1e-12
+
+
+@pytest.mark.spec("B3")
+def test_the_old_name_returns_the_same_parts() -> None:
+    native = at(d=8, h=2, m=8, z=2)
+    torch.manual_seed(0)
+    model = function_map(Circle(), 8, channels=2, out=3, at=native, modes=3, input_mean=0.5, output_spread=2.0)
+    torch.manual_seed(0)
+    with pytest.warns(DeprecationWarning, match="function_map"):
+        parts = function_parts(Circle(), 8, (2, 3), at=native, modes=3, scales=((0.5, 1.0), (9.0, 2.0)))
+    x = torch.randn(2, 8, 2)
+    assert torch.equal(Transformer(**parts)(x), model(x))

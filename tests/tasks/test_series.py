@@ -12,8 +12,8 @@ from continua.errors import ConfigError, GridError
 from continua.fields import counted
 from continua.models import Observations, Readout, Transformer
 from continua.models.build import discrete_axes, pre_norm
-from continua.models.stem import Convolution, fit
 from continua.operators import LayerNorm, Pointwise
+from continua.operators.convolution import Convolution, fit
 from continua.recipes.series import SeriesSettings, Size, classifier, forecaster
 from continua.tasks.forecasting import Answers, Asked, Filling, Quantiles, question
 from continua.tasks.series import Classes, Scale

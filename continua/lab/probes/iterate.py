@@ -92,7 +92,7 @@ def iterate(
     """Apply the one layer of a model ``steps`` times: do its tokens come to rest, collapse, or go on?
 
     >>> from continua.models import zoo
-    >>> model = zoo.albert((9, 4), d=8, heads=2, depth=3, context=8)
+    >>> model = zoo.albert(9, table_width=4, d=8, heads=2, depth=3, context=8)
     >>> found = iterate(model, torch.arange(8)[None], steps=6, sinks=None)
     >>> found.depth, len(found.beats), found.beats[3].distance
     (3, 7, 0.0)

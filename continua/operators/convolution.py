@@ -11,9 +11,8 @@ from continua.config import register
 from continua.errors import ConfigError, GridError
 from continua.fields import Parametrisation
 from continua.flow.vectorfield import Bound
-from continua.operators import Grids, Operator
-from continua.operators.operator import Context, weights_of
-from continua.operators.weights import Weight, at_depth, local
+from continua.operators.operator import Context, Operator, weights_of
+from continua.operators.weights import Grids, Weight, at_depth, local
 from continua.typing import Args, Float, Tensor
 
 RIDGE = 1e-3  # of the window's mass: where a window holds too few stamps, what they cannot tell is told as zero

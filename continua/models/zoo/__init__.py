@@ -1,0 +1,38 @@
+"""Known models as plain functions, one file a family; none has forward code of its own."""
+
+from continua.models.transformer import Transformer
+from continua.models.zoo.albert import albert
+from continua.models.zoo.bert import bert
+from continua.models.zoo.cross_modal import cross_modal
+from continua.models.zoo.forecaster import forecaster
+from continua.models.zoo.functions import function_map
+from continua.models.zoo.gat import gat
+from continua.models.zoo.gpt2 import gpt2
+from continua.models.zoo.images import image_classifier
+from continua.models.zoo.llama import LlamaStyle, llama
+from continua.models.zoo.series import series_classifier, series_forecaster
+from continua.models.zoo.t5 import T5_10, T5_11, T5Style, t5
+from continua.models.zoo.vit import vit
+
+continuous = Transformer.continuous
+
+__all__ = [
+    "T5_10",
+    "T5_11",
+    "LlamaStyle",
+    "T5Style",
+    "albert",
+    "bert",
+    "continuous",
+    "cross_modal",
+    "forecaster",
+    "function_map",
+    "gat",
+    "gpt2",
+    "image_classifier",
+    "llama",
+    "series_classifier",
+    "series_forecaster",
+    "t5",
+    "vit",
+]

@@ -1,0 +1,47 @@
+"""ALBERT: one layer, applied again and again."""
+
+from dataclasses import replace
+
+from continua.axes import Points
+from continua.fields import counted
+from continua.models.build import discrete_axes, post_norm
+from continua.models.embed import Tokens
+from continua.models.factored import Narrowed, Widened
+from continua.models.readout import Readout
+from continua.models.transformer import Transformer
+from continua.operators import GELU, Activation, Apply, Attention, LayerNorm, Learned, Pointwise
+
+EPS = 1e-12
+
+
+def albert(
+    vocab: int = 30000,
+    *,
+    table_width: int = 128,
+    d: int = 768,
+    heads: int = 12,
+    depth: int = 12,
+    context: int = 512,
+    m: int | None = None,
+    phi: Activation = GELU(tanh=True),  # noqa: B008  (frozen)
+    masked_lm: bool = False,
+) -> Transformer:
+    """ALBERT (Lan et al. 2020): one field that does not change along z, followed in ``depth`` unit steps; post-norm.
+
+    Words are looked up in a table of ``table_width``; a linear map leads from there to d.
+
+    >>> model = albert(vocab=9, table_width=4, d=8, heads=2, depth=3, context=8)
+    >>> import torch
+    >>> model(torch.zeros(1, 5, dtype=torch.long)).shape
+    torch.Size([1, 5, 8])
+    """
+    axes, native = discrete_axes(d, heads, m or 4 * d, depth)
+    weights = counted(axes)
+    narrow = counted(replace(axes, d=Points(table_width)))
+    block = post_norm((Attention(weights), Pointwise(weights, phi)), lambda: LayerNorm(weights, EPS))
+    words = Tokens(narrow, vocab, Learned(narrow, context), types=2, norm=LayerNorm(narrow, EPS), pad=0)
+    readout = None
+    if masked_lm:
+        transform = (Apply(phi), LayerNorm(narrow, EPS))
+        readout = Narrowed(weights, Readout(narrow, vocab, before=transform, tied=True, bias=True), table_width)
+    return Transformer(axes, native, Widened(weights, words, table_width), block, readout)

@@ -1,0 +1,49 @@
+"""Images as functions on the square, read through function patches."""
+
+from continua.axes import Interval, LeftEnd, Product, at
+from continua.errors import ConfigError
+from continua.fields import ByBasis, Nodal
+from continua.flow import Fixed, LieTrotter
+from continua.models.build import continuous_axes, pre_norm, smooth_bases
+from continua.models.cells import Cells, Tiling
+from continua.models.readout import Readout
+from continua.models.transformer import Transformer
+from continua.operators import Attention, LayerNorm, Pointwise, WaveBias
+
+SQUARE = Product((Interval(), Interval()))  # rows run along the first coordinate, columns along the second
+WAVES = 3  # of the bias of displacement, in each direction
+
+
+def image_classifier(
+    classes: int,
+    *,
+    channels: int = 1,
+    cells: int = 2,
+    degree: int = 3,
+    reach: float = 0.0,
+    ridge: float = 1e-2,
+    d: int = 64,
+    heads: int = 4,
+    depth: int = 3,
+) -> Transformer:
+    """Function patches, a flow of attention with a bias of displacement and feed-forward, the mean over the square.
+
+    ``cells`` in each direction, polynomials up to ``degree``, windows of ``reach`` and a ``ridge`` (see ``Tiling``).
+
+    >>> import torch
+    >>> model = image_classifier(classes=3, d=8, heads=2, depth=1)
+    >>> model(torch.zeros(1, 1, 8, 8)).shape, model(torch.zeros(1, 1, 12, 12)).shape
+    (torch.Size([1, 3]), torch.Size([1, 3]))
+    """
+    if cells < 1 or classes < 2:
+        got = f"{cells} and {classes}"
+        remedy = "Use cells ≥ 1 and two classes or more."
+        raise ConfigError("a classifier needs cells and classes", got=got, remedy=remedy)
+    axes, native = continuous_axes(at(d=d, h=heads, z=Fixed(depth, LieTrotter())), t=SQUARE)
+    weights = ByBasis(axes, {**smooth_bases(axes, native, 1), "z": Nodal(LeftEnd(depth))})
+    fixed = weights.autonomous()
+    look = Attention(weights, position=WaveBias(fixed, WAVES))
+    block = pre_norm((look, Pointwise(weights)), lambda: LayerNorm(weights))
+    readout = Readout(fixed, classes, before=(LayerNorm(fixed),), pool=True, bias=True)
+    embed = Cells(fixed, Tiling(SQUARE, (cells, cells), degree, reach, ridge), channels)
+    return Transformer(axes, native, embed, block, readout)

@@ -1,0 +1,99 @@
+"""Models of irregular series: a flow of convolution, attention and feed-forward maps in real time."""
+
+from dataclasses import dataclass
+
+from continua.axes import Axes, Discretisation, LeftEnd, Times, at
+from continua.fields import ByBasis, Nodal, Parametrisation
+from continua.flow import Fixed, LieTrotter
+from continua.models.build import continuous_axes, pre_norm, smooth_bases
+from continua.models.embed import Observations
+from continua.models.encoder_decoder import EncoderDecoder
+from continua.models.readout import Readout
+from continua.models.transformer import Transformer
+from continua.operators import ALiBi, Attention, Convolution, LayerNorm, Operator, Parts, Pointwise, Sinusoidal
+
+LONGEST = 1000.0  # wave lengths of the position reach from 2π units to 2π times this
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """The axes of one model, and weights that are free at each native step and constant between."""
+
+    axes: Axes
+    native: Discretisation
+    moving: Parametrisation
+
+    @classmethod
+    def of(cls, d: int, heads: int, depth: int, m: int | None) -> "_Weights":
+        wish = at(d=d, h=heads, m=m or 3 * d, z=Fixed(depth, LieTrotter()))
+        axes, native = continuous_axes(wish, t=Times())
+        bases = {**smooth_bases(axes, native, 1), "z": Nodal(LeftEnd(depth))}
+        return cls(axes, native, ByBasis(axes, bases))
+
+    @property
+    def fixed(self) -> Parametrisation:
+        return self.moving.autonomous()
+
+    def flow(self, *branches: Operator) -> Parts:
+        return pre_norm((*branches, Pointwise(self.moving)), lambda: LayerNorm(self.moving))
+
+    def looks(self, radii: tuple[float, ...], degree: int) -> tuple[Operator, Operator]:
+        """Convolution in real time, then attention that prefers what is near: scores −slope·|t − s|."""
+        return Convolution(self.moving, radii, degree), Attention(self.moving, position=ALiBi(self.axes))
+
+
+def series_classifier(
+    features: int,
+    classes: int,
+    *,
+    d: int = 32,
+    heads: int = 4,
+    depth: int = 3,
+    m: int | None = None,
+    radii: tuple[float, ...] = (1.0, 2.0),
+    degree: int = 2,
+    position: bool = True,
+) -> Transformer:
+    """Series of ``features`` a point in, one logit for each class out: the mean of the field over time.
+
+    ``m`` is 3d unless given. ``radii`` of the convolution are in units of time, ``degree`` is that of its polynomials;
+    ``position`` tells the model the time of a point, without it only distances count.
+
+    >>> import torch
+    >>> from continua.models.batch import Batch
+    >>> model = series_classifier(features=2, classes=3, d=8, heads=2, depth=1)
+    >>> model(Batch(torch.zeros(1, 4, 2), times=torch.tensor([[0.0, 1.0, 2.5, 3.0]]))).shape
+    torch.Size([1, 3])
+    """
+    made = _Weights.of(d, heads, depth, m)
+    embed = Observations(made.fixed, features, Sinusoidal(made.axes, LONGEST) if position else None)
+    readout = Readout(made.fixed, classes, before=(LayerNorm(made.fixed),), pool=True, bias=True)
+    return Transformer(made.axes, made.native, embed, made.flow(*made.looks(radii, degree)), readout)
+
+
+def series_forecaster(
+    features: int,
+    question_features: int,
+    out: int,
+    *,
+    d: int = 32,
+    heads: int = 4,
+    depth: int = 2,
+    m: int | None = None,
+    radii: tuple[float, ...] = (1.0, 2.0),
+    degree: int = 2,
+    position: bool = True,
+) -> EncoderDecoder:
+    """A history of ``features`` a point and questions of ``question_features`` in, ``out`` numbers a question out.
+
+    The rest is as in ``series_classifier``. Questions always know their time.
+    """
+    made = _Weights.of(d, heads, depth, m)
+    final = Readout(made.fixed, before=(LayerNorm(made.fixed),))
+    history = Observations(made.fixed, features, Sinusoidal(made.axes, LONGEST) if position else None)
+    encoder = Transformer(made.axes, made.native, history, made.flow(*made.looks(radii, degree)), final)
+    answer = Readout(made.fixed, out, before=(LayerNorm(made.fixed),), bias=True)
+    asked = Observations(made.fixed, question_features, Sinusoidal(made.axes, LONGEST))
+    cross = Attention(made.moving, position=ALiBi(made.axes), cross=True)
+    decoder = Transformer(made.axes, made.native, asked, made.flow(cross), answer)
+    return EncoderDecoder(encoder, decoder)

@@ -1,0 +1,36 @@
+"""ViT: images cut into patches."""
+
+from continua.fields import counted
+from continua.models.build import discrete_axes, pre_norm
+from continua.models.patches import Patches, Pixels
+from continua.models.readout import Readout
+from continua.models.transformer import Transformer
+from continua.operators import GELU, Attention, LayerNorm, Learned, Pointwise
+
+
+def vit(
+    pixels: Pixels = Pixels(),  # noqa: B008  (frozen)
+    *,
+    d: int = 768,
+    heads: int = 12,
+    depth: int = 12,
+    m: int | None = None,
+    eps: float = 1e-12,
+    labels: int | None = None,
+    qkv_bias: bool = True,
+) -> Transformer:
+    """ViT (Dosovitskiy et al. 2021): patches and a class token, pre-norm; ``labels`` adds its classifier.
+
+    >>> model = vit(Pixels(8, 8, patch=(4, 4)), d=16, heads=2, depth=2, labels=3)
+    >>> import torch
+    >>> model(torch.zeros(1, 3, 8, 8)).shape
+    torch.Size([1, 3])
+    """
+    axes, native = discrete_axes(d, heads, m or 4 * d, depth)
+    weights = counted(axes, depth)
+    fixed = weights.autonomous()
+    attention = Attention(weights, bias=("q", "k", "v", "o") if qkv_bias else ("o",))
+    block = pre_norm((attention, Pointwise(weights, GELU())), lambda: LayerNorm(weights, eps))
+    embed = Patches(fixed, pixels, Learned(fixed, 1 + pixels.count))
+    readout = Readout(fixed, labels, before=(LayerNorm(fixed, eps),), bias=bool(labels), first=bool(labels))
+    return Transformer(axes, native, embed, block, readout)
