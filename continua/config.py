@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any, TypeVar
 
 from continua.errors import ConfigError, nearest
@@ -60,7 +61,9 @@ def arguments(obj: Any) -> dict[str, Any]:
 
 
 def to_plain(obj: Any) -> Any:
-    """Return ``obj`` as numbers, strings, lists and dicts."""
+    """Return ``obj`` as numbers, strings, lists and dicts; a member of an enumeration is its value."""
+    if isinstance(obj, Enum):
+        return to_plain(obj.value)
     if obj is None or isinstance(obj, bool | int | float | str):
         return obj
     if isinstance(obj, list | tuple):
@@ -103,4 +106,16 @@ def build(name: str, values: Mapping[str, Any]) -> Any:
     for key, parameter in parameters.items():
         if parameter.default is parameter.empty and key not in values:
             raise ConfigError(f"{name} needs {key!r}", got="no such setting", remedy="Add it to the configuration.")
-    return cls(**values)
+    return cls(**{key: _member(parameters[key], value) for key, value in values.items()})
+
+
+def _member(parameter: inspect.Parameter, value: Any) -> Any:
+    """The member of an enumeration that a setting names; other settings are left as they are."""
+    kind = parameter.annotation
+    if not (isinstance(kind, type) and issubclass(kind, Enum)):
+        return value
+    known = [member.value for member in kind]
+    if value not in known:
+        remedy = nearest(str(value), [str(one) for one in known])
+        raise ConfigError(f"{parameter.name!r} has no such value", got=repr(value), remedy=remedy)
+    return kind(value)

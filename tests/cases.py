@@ -98,6 +98,9 @@ BASES: dict[str, tuple[ax.Axis, Callable[[], fd.Basis]]] = {
 }
 
 
+ROLES = [fd.Role(fd.Use.KERNEL, inputs="he", is_output=True), fd.Role(fd.Use.TABLE), fd.Role(fd.Use.SHIFT)]
+
+
 def expansion(name: str) -> fd.Expansion:
     """A field over depth and one axis with this basis."""
     axis, basis = BASES[name]

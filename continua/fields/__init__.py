@@ -6,6 +6,7 @@ from continua.fields.generated import Generated
 from continua.fields.neural import Neural, Separable
 from continua.fields.nodal import Cubic, Hold, Linear, Nodal, Trigonometric
 from continua.fields.parametrisation import ByBasis, ByNetwork, Parametrisation, counted, kernel, kernel_std
+from continua.fields.role import HasRoles, Role, Use, roles
 from continua.fields.spectral import BSpline, Cosine, Fourier, Legendre
 
 __all__ = [
@@ -19,15 +20,19 @@ __all__ = [
     "Field",
     "Fourier",
     "Generated",
+    "HasRoles",
     "Hold",
     "Legendre",
     "Linear",
     "Neural",
     "Nodal",
     "Parametrisation",
+    "Role",
     "Separable",
     "Trigonometric",
+    "Use",
     "counted",
     "kernel",
     "kernel_std",
+    "roles",
 ]

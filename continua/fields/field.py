@@ -14,6 +14,7 @@ from continua.config import register
 from continua.errors import ShapeError
 from continua.fields.basis import Basis, precisely
 from continua.fields.nodal import Nodal
+from continua.fields.role import Role
 from continua.fields.spectral import Cosine, Equal, Fourier
 from continua.typing import Letter, Tensor
 
@@ -57,9 +58,16 @@ class Expansion(nn.Module):
     """
 
     def __init__(
-        self, axes: Mapping[Letter, Axis], bases: Mapping[Letter, Basis], std: float = 0.0, mean: float = 0.0
+        self,
+        axes: Mapping[Letter, Axis],
+        bases: Mapping[Letter, Basis],
+        std: float = 0.0,
+        mean: float = 0.0,
+        role: Role | None = None,
     ) -> None:
         super().__init__()
+        self.role = role
+        self.std = std  # what it was made with: an initialisation may want it again
         self.axes, self.letters = dict(axes), tuple(axes)
         self.bases = {letter: bases[letter] for letter in self.letters}
         self.networks = nn.ModuleDict({k: b for k, b in self.bases.items() if isinstance(b, nn.Module)})
@@ -68,6 +76,10 @@ class Expansion(nn.Module):
         self.coefficients = nn.Parameter(torch.empty([basis.size for basis in self.bases.values()]))
         if not self.coefficients.is_meta:  # a model whose numbers come from a file draws none
             self.reset(std, mean)
+
+    def parameter_roles(self) -> dict[str, Role | None]:
+        """The coefficients have the role of the field; networks of generated bases have their own."""
+        return {"coefficients": self.role}
 
     @torch.no_grad()
     def reset(self, std: float, mean: float, generator: torch.Generator | None = None) -> None:

@@ -6,6 +6,7 @@ from torch import nn
 from continua.axes import Axis
 from continua.config import register
 from continua.fields.basis import unit_coordinate
+from continua.fields.role import NETWORK, Role
 from continua.typing import Float, Tensor
 
 
@@ -27,6 +28,10 @@ class Generated(nn.Module):
         self.shift = nn.Parameter(torch.randn(hidden, generator=generator))
         self.outer = nn.Parameter(torch.randn(size, hidden, generator=generator) * (hidden * size) ** -0.5)
         self.rest = nn.Parameter(torch.full((size,), size**-0.5))
+
+    def parameter_roles(self) -> dict[str, Role | None]:
+        """All belong to the network."""
+        return {name: NETWORK for name, _ in self.named_parameters()}
 
     def native_key(self, axis: Axis) -> bytes | None:
         """A generated basis is cardinal nowhere."""

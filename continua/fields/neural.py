@@ -11,6 +11,7 @@ from continua.axes import Axis, Circle, Grid
 from continua.config import register
 from continua.errors import ShapeError
 from continua.fields.basis import precisely, unit_coordinate
+from continua.fields.role import NETWORK, Role
 from continua.typing import Letter, Tensor
 
 
@@ -31,9 +32,16 @@ class Neural(nn.Module):
     """
 
     def __init__(
-        self, axes: Mapping[Letter, Axis], hidden: int = 64, waves: int = 4, std: float = 1.0, mean: float = 0.0
+        self,
+        axes: Mapping[Letter, Axis],
+        hidden: int = 64,
+        waves: int = 4,
+        std: float = 1.0,
+        mean: float = 0.0,
+        role: Role | None = None,
     ) -> None:
         super().__init__()
+        self.role = role
         self.axes, self.letters, self.waves = dict(axes), tuple(axes), waves
         self.inner = nn.ParameterDict({k: nn.Parameter(torch.randn(hidden, 2 * waves + 1)) for k in self.letters})
         for weight in self.inner.values():
@@ -49,6 +57,10 @@ class Neural(nn.Module):
             line = wave_features(self.axes[letter], grids[letter], self.waves, self.shift) @ self.inner[letter].T
             total = total + line.reshape(-1, *[1] * (len(self.letters) - 1 - position), line.shape[-1])
         return torch.tanh(total)
+
+    def parameter_roles(self) -> dict[str, Role | None]:
+        """Whatever the field is for, its parameters are those of a network."""
+        return {name: NETWORK for name, _ in self.named_parameters()}
 
     def forward(self, **grids: Grid) -> Tensor:
         """``on``, so that ``torch.func.functional_call`` can read the field with other parameters."""
@@ -80,13 +92,24 @@ class Separable(nn.Module):
     """
 
     def __init__(
-        self, axes: Mapping[Letter, Axis], rank: int = 8, hidden: int = 32, std: float = 1.0, mean: float = 0.0
+        self,
+        axes: Mapping[Letter, Axis],
+        rank: int = 8,
+        hidden: int = 32,
+        std: float = 1.0,
+        mean: float = 0.0,
+        role: Role | None = None,
     ) -> None:
         super().__init__()
+        self.role = role
         self.axes, self.letters = dict(axes), tuple(axes)
         scale = (std * math.sqrt(1 / rank)) ** (1 / len(self.letters))
         self.factors = nn.ModuleDict({k: _Factor(axes[k], rank, hidden, scale) for k in self.letters})
         self.rest = nn.Parameter(torch.full((), mean))
+
+    def parameter_roles(self) -> dict[str, Role | None]:
+        """Whatever the field is for, its parameters are those of a network."""
+        return {name: NETWORK for name, _ in self.named_parameters()}
 
     def forward(self, **grids: Grid) -> Tensor:
         """``on``, so that ``torch.func.functional_call`` can read the field with other parameters."""

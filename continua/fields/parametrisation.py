@@ -12,6 +12,7 @@ from continua.fields.field import Expansion, Field
 from continua.fields.generated import Generated
 from continua.fields.neural import Neural, Separable
 from continua.fields.nodal import Nodal
+from continua.fields.role import TABLE, Role, Use
 from continua.typing import Letter
 
 
@@ -24,11 +25,16 @@ class Parametrisation(Protocol):
         """The model's axes."""
         ...
 
-    def field(self, letters: str, std: float = 0.0, mean: float = 0.0) -> Field:
+    @property
+    def calibrated(self) -> bool:
+        """Whether operators learn, beside their weights, how these change with the size."""
+        ...
+
+    def field(self, letters: str, std: float = 0.0, mean: float = 0.0, role: Role | None = None) -> Field:
         """Return a new field over ``letters`` whose values have about this spread around ``mean``."""
         ...
 
-    def table(self, rows: int, letters: str, std: float) -> Field:
+    def table(self, rows: int, letters: str, std: float, role: Role = TABLE) -> Field:
         """Return a field over ``rows`` counted entries (letter ``n``) and other axes: an embedding, a head, modes."""
         ...
 
@@ -49,9 +55,13 @@ def kernel_std(weights: Parametrisation, inputs: str) -> float:
     return std
 
 
-def kernel(weights: Parametrisation, letters: str, inputs: str, gain: float = 1.0) -> Field:
-    """Return a kernel over ``letters`` that keeps variances when integrated over ``inputs``."""
-    return weights.field(letters, std=gain * kernel_std(weights, inputs))
+def kernel(weights: Parametrisation, letters: str, inputs: str, gain: float = 1.0, is_output: bool = False) -> Field:
+    """Return a kernel over ``letters`` that keeps variances when integrated over ``inputs``, the last of them."""
+    if not letters.endswith(inputs):
+        remedy = 'What comes out goes first, as in kernel(weights, "zdc", inputs="c").'
+        raise ConfigError("a kernel ends with its inputs", got=f"{letters!r} over {inputs!r}", remedy=remedy)
+    role = Role(Use.KERNEL, inputs, is_output)
+    return weights.field(letters, std=gain * kernel_std(weights, inputs), role=role)
 
 
 @register
@@ -76,15 +86,16 @@ class ByBasis:
         basis: Basis = from_plain(to_plain(self.bases[ALIASES.get(letter, letter)]))
         return basis
 
-    def field(self, letters: str, std: float = 0.0, mean: float = 0.0) -> Field:
+    def field(self, letters: str, std: float = 0.0, mean: float = 0.0, role: Role | None = None) -> Field:
         """Expand over the letters; ``z`` is left out where no basis in depth is given."""
         kept = _along(self.axes, letters, depth="z" in self.bases)
-        return Expansion(kept, {letter: self._basis(letter) for letter in kept}, std, mean)
+        return Expansion(kept, {letter: self._basis(letter) for letter in kept}, std, mean, role)
 
-    def table(self, rows: int, letters: str, std: float) -> Field:
+    def table(self, rows: int, letters: str, std: float, role: Role = TABLE) -> Field:
         """Counted rows times the letters' own bases; depth comes first."""
         axes = _with_rows(rows, _along(self.axes, letters, depth="z" in self.bases))
-        return Expansion(axes, {k: Nodal(Counting(rows)) if k == "n" else self._basis(k) for k in axes}, std)
+        bases = {k: Nodal(Counting(rows)) if k == "n" else self._basis(k) for k in axes}
+        return Expansion(axes, bases, std, role=role.with_rows(rows))
 
     def rank(self, letter: Letter) -> float:
         """The size of the basis."""
@@ -105,19 +116,25 @@ class ByNetwork:
     separable: int | None = 8
     depth: bool = True
 
-    def field(self, letters: str, std: float = 0.0, mean: float = 0.0) -> Field:
+    @property
+    def calibrated(self) -> bool:
+        """No: networks are smooth, and are read at any size as they are."""
+        return False
+
+    def field(self, letters: str, std: float = 0.0, mean: float = 0.0, role: Role | None = None) -> Field:
         """Return the network over the letters."""
         kept = _along(self.axes, letters, self.depth)
         if self.separable is None:
-            return Neural(kept, hidden=self.hidden, std=std, mean=mean)
-        return Separable(kept, rank=self.separable, hidden=self.hidden, std=std, mean=mean)
+            return Neural(kept, hidden=self.hidden, std=std, mean=mean, role=role)
+        return Separable(kept, rank=self.separable, hidden=self.hidden, std=std, mean=mean, role=role)
 
-    def table(self, rows: int, letters: str, std: float) -> Field:
+    def table(self, rows: int, letters: str, std: float, role: Role = TABLE) -> Field:
         """Counted rows times functions that a network makes."""
         axes = _with_rows(rows, _along(self.axes, letters, self.depth))
-        return Expansion(
-            axes, {k: Nodal(Counting(rows)) if k == "n" else Generated(16, self.hidden) for k in axes}, std
-        )
+        bases: dict[Letter, Basis] = {
+            k: Nodal(Counting(rows)) if k == "n" else Generated(16, self.hidden) for k in axes
+        }
+        return Expansion(axes, bases, std, role=role.with_rows(rows))
 
     def rank(self, letter: Letter) -> float:
         """A handful of waves: networks are smooth."""

@@ -16,7 +16,8 @@ from torch.nn.functional import linear
 from continua.axes import Axis, Circle, Grid, Interval, Midpoint, Product, ProductRule, factors, grid_on, mass_of
 from continua.config import register
 from continua.errors import ConfigError, GridError, ShapeError
-from continua.fields import Parametrisation, kernel_std
+from continua.fields import Parametrisation, Role, kernel_std
+from continua.fields.role import SHIFT
 from continua.models.batch import Batch
 from continua.models.embed import apply_once, rows
 from continua.operators import Grids, Operator
@@ -291,7 +292,7 @@ class Cells(nn.Module):
         self.tiling, self.channels = tiling, channels
         self.entries = channels * tiling.size + 1
         self.table = weights.table(self.entries, "d", std=self.entries**-0.5)
-        self.bias = weights.table(1, "d", std=0.02)
+        self.bias = weights.table(1, "d", std=0.02, role=SHIFT)
         self.place = weights.table(tiling.count, "d", std=0.02) if placed else None
 
     def lay(self, batch: Batch) -> Batch:
@@ -374,6 +375,10 @@ class FromCells(nn.Module):
         self.before = nn.ModuleList(before)
         self.head = weights.table(out * tiling.size, "d", kernel_std(weights, "d"))
         self.bias = nn.Parameter(torch.zeros(out * tiling.size))
+
+    def parameter_roles(self) -> dict[str, Role | None]:
+        """The bias is a plain parameter."""
+        return {"bias": SHIFT}
 
     def forward(self, x: Tensor, grids: Grids, table: Any) -> Tensor:
         """Return the answers [b, n, out]."""

@@ -7,6 +7,7 @@ from continua.axes import Counting, Grid, Points, grid_on
 from continua.config import register
 from continua.errors import ShapeError
 from continua.fields import Parametrisation
+from continua.fields.role import LIFT, SHIFT
 from continua.models.batch import Batch
 from continua.operators import Encoding, Grids, Integral, Operator, depth_grid
 from continua.typing import Tensor
@@ -94,8 +95,8 @@ class Observations(nn.Module):
     ) -> None:
         super().__init__()
         self.channels, self.position, self.scale = channels, position, scale
-        self.table = weights.table(channels, "d", std=channels**-0.5)
-        self.bias = weights.table(1, "d", std=0.02)
+        self.table = weights.table(channels, "d", std=channels**-0.5, role=LIFT)
+        self.bias = weights.table(1, "d", std=0.02, role=SHIFT)
 
     def forward(self, batch: Batch, grids: Grids) -> Tensor:
         """Lift the channels to the d grid; absent tokens start at zero."""

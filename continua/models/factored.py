@@ -5,7 +5,8 @@ from torch import nn
 from torch.nn.functional import linear
 
 from continua.config import register
-from continua.fields import Field, Parametrisation, kernel_std
+from continua.fields import Field, Parametrisation, Role, kernel_std
+from continua.fields.role import HEAD, LIFT, SHIFT
 from continua.models.batch import Batch
 from continua.models.embed import rows
 from continua.models.readout import Readout
@@ -27,8 +28,8 @@ class Widened(nn.Module):
     def __init__(self, weights: Parametrisation, embed: nn.Module, size: int) -> None:
         super().__init__()
         self.embed, self.size = embed, size
-        self.map = weights.table(size, "d", std=size**-0.5)
-        self.bias = weights.table(1, "d", std=0.02)
+        self.map = weights.table(size, "d", std=size**-0.5, role=LIFT)
+        self.bias = weights.table(1, "d", std=0.02, role=SHIFT)
 
     @property
     def table(self) -> Field | None:
@@ -51,8 +52,12 @@ class Narrowed(nn.Module):
     def __init__(self, weights: Parametrisation, readout: Readout, size: int) -> None:
         super().__init__()
         self.readout, self.size = readout, size
-        self.map = weights.table(size, "d", kernel_std(weights, "d"))
+        self.map = weights.table(size, "d", kernel_std(weights, "d"), role=HEAD)
         self.bias = nn.Parameter(torch.zeros(size))
+
+    def parameter_roles(self) -> dict[str, Role | None]:
+        """The bias is a plain parameter."""
+        return {"bias": SHIFT}
 
     def forward(self, x: Tensor, grids: Grids, table: Field | None) -> Tensor:
         """Integrate over d, then answer."""

@@ -1,31 +1,30 @@
 """Initialisations: how wide the weights start. A scheme says it for one kernel, ``initialise`` for a whole model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
 from continua.axes import Grid, mass_of
-from continua.config import arguments, register
+from continua.config import register
 from continua.errors import ConfigError
-from continua.fields import Expansion, Neural, Separable
+from continua.fields import Expansion, HasRoles, Neural, Separable, Use, roles
+from continua.fields.role import given
 from continua.flow import depths
-from continua.models.embed import Observations, rows
+from continua.models.embed import rows
 from continua.models.encoder_decoder import EncoderDecoder
-from continua.models.factored import Narrowed, Widened
-from continua.models.patches import Patches
-from continua.models.readout import Readout
 from continua.models.transformer import Transformer
 from continua.operators import depth_grid
+from continua.typing import Letter
 
-ONES, ZEROS = ("scale",), ("shift", "bias", "density", "bq", "bk", "bv", "bo", "b1", "b2")
+STARTS = {Use.GAIN: 1.0, Use.SHIFT: 0.0, Use.DENSITY: 0.0}  # what leaves everything as it is; the rest is drawn
 
 
 @dataclass(frozen=True)
-class Role:
-    """A kernel as a scheme sees it.
+class Fan:
+    """A kernel as a scheme sees it: how much goes in and comes out.
 
     The fan of some letters is Π mass²/rank: the number of points on counting axes, and for smooth kernels the number
     that gives an integral over them the same variance. ``gain`` is what the model was made with over √rank/mass: one,
@@ -43,7 +42,7 @@ class Role:
 class Scheme(Protocol):
     """An initialisation: standard deviations of values on the native grid; biases start at zero, norms at one."""
 
-    def kernel(self, role: Role) -> float:
+    def kernel(self, fan: Fan) -> float:
         """Of an integral kernel."""
         ...
 
@@ -59,9 +58,9 @@ class Xavier:
 
     gain: float = 1.0
 
-    def kernel(self, role: Role) -> float:
+    def kernel(self, fan: Fan) -> float:
         """gain · √(2/(fan_in + fan_out))."""
-        return self.gain * role.gain * (2.0 / (role.fan_in + role.fan_out)) ** 0.5
+        return self.gain * fan.gain * (2.0 / (fan.fan_in + fan.fan_out)) ** 0.5
 
     def table(self, own: float) -> float:
         """A look-up has no fan: as it was made."""
@@ -78,9 +77,9 @@ class GPT2Init:
 
     std: float = 0.02
 
-    def kernel(self, role: Role) -> float:
+    def kernel(self, fan: Fan) -> float:
         """std, smaller where branches add up."""
-        return self.std * (role.branches**-0.5 if role.is_output else 1.0)
+        return self.std * (fan.branches**-0.5 if fan.is_output else 1.0)
 
     def table(self, own: float) -> float:
         """As every other weight."""
@@ -97,9 +96,9 @@ class Scaled:
 
     gain: float = 1.0
 
-    def kernel(self, role: Role) -> float:
+    def kernel(self, fan: Fan) -> float:
         """gain/√fan_in."""
-        return self.gain * role.gain * role.fan_in**-0.5
+        return self.gain * fan.gain * fan.fan_in**-0.5
 
     def table(self, own: float) -> float:
         """A look-up has no fan: as it was made."""
@@ -112,9 +111,9 @@ def initialise(
 ) -> Transformer | EncoderDecoder:
     """Draw every weight of ``model`` anew, in place, and return it.
 
-    Kernels are told by their letters: ``…c`` reads the state, ``d…`` writes it (a branch's output). Values on the
-    native grid get the standard deviation the scheme names, whatever the basis. Every field is drawn in the order of
-    the model's modules, so equal generators give equal models.
+    The role of a field says which letters it is integrated over (none: a table that is looked up) and whether it writes
+    what a branch adds. Values on the native grid get the standard deviation the scheme names, whatever the basis.
+    Every field is drawn in the order of the model's modules, so equal generators give equal models.
 
     >>> from continua.models import zoo
     >>> model = zoo.gpt2(vocab=64, d=32, heads=2, depth=2, context=8)
@@ -130,56 +129,46 @@ def initialise(
     span = (model.axes.z.start, model.axes.z.end)
     where = depths(model.block.kinds, span, model.native.z.solver, model.native.z)
     grids: dict[str, Grid] = {**model.native.grids(model.axes), "z": depth_grid(where[0])}
-    _refuse_networks(model)
+    _refuse(model)
     for owner in model.modules():
         if isinstance(owner, Expansion):
             continue
         for name, field in owner.named_children():
             if isinstance(field, Expansion):
-                std, mean = _start(owner, name, field, scheme, branches)
+                std, mean = _start(name, field, scheme, branches)
                 field.reset(0.0 if std == 0 else std / _gain(field, grids), mean, generator)
-        for name, parameter in owner.named_parameters(recurse=False):
-            if name == "bias":
-                parameter.zero_()
+        if isinstance(owner, HasRoles):
+            for name, role in owner.parameter_roles().items():
+                use = given(name, role).use
+                if use in STARTS:
+                    owner.get_parameter(name).fill_(STARTS[use])
     return model
 
 
-def _refuse_networks(model: nn.Module) -> None:
-    """Refuse before anything is drawn: nothing half-initialised."""
+def _refuse(model: nn.Module) -> None:
+    """Refuse networks, and fields without a role, before anything is drawn: nothing half-initialised."""
+    roles(model)
     for name, module in model.named_modules():
         if isinstance(module, Neural | Separable):
-            got, remedy = f"{type(module).__name__} at {name}", "Use ByBasis weights, or keep the network's own start."
+            got = f"{type(module).__name__} at {name}"
+            remedy = "Use ByBasis weights, or keep the network's own start."
             raise ConfigError("initialise draws values and coefficients", got=got, remedy=remedy)
 
 
-def _start(owner: nn.Module, name: str, field: Expansion, scheme: Scheme, branches: int) -> tuple[float, float]:
+def _start(name: str, field: Expansion, scheme: Scheme, branches: int) -> tuple[float, float]:
     """(std, mean) of one field's values."""
-    if name in ONES:
-        return 0.0, 1.0
-    if name in ZEROS:
-        return 0.0, 0.0
-    inputs, own = _inputs(owner, field), arguments(field)["std"]
-    if not inputs:
-        return scheme.table(own), 0.0
-    outputs = [letter for letter in field.letters if letter not in (*inputs, "z")]
-    is_output = "c" not in field.letters and "n" not in field.letters
-    fan_in, fan_out = _fan(field, inputs), _fan(field, outputs)
-    return scheme.kernel(Role(fan_in, fan_out, own * fan_in**0.5, is_output, branches)), 0.0
+    role = given(name, field.role)
+    if role.use in STARTS:
+        return 0.0, STARTS[role.use]
+    if not role.inputs:
+        return scheme.table(field.std), 0.0
+    outputs = [letter for letter in field.letters if letter not in f"z{role.inputs}"]
+    fan_in = _fan(field, role.inputs)
+    gain = field.std * fan_in**0.5
+    return scheme.kernel(Fan(fan_in, _fan(field, outputs), gain, role.is_output, branches)), 0.0
 
 
-def _inputs(owner: nn.Module, field: Expansion) -> tuple[str, ...]:
-    """The letters that a kernel integrates over; none for a table that is only looked up."""
-    if isinstance(owner, Observations | Patches | Widened):
-        return ("n",) if "n" in field.letters and mass_of(field.axes["n"]) > 1 else ()
-    if isinstance(owner, Readout | Narrowed):
-        return ("d",)
-    if "c" in field.letters:
-        return ("c",)
-    widths = tuple(letter for letter in field.letters if letter not in "zn")
-    return widths[1:] if widths[0] == "d" else ()
-
-
-def _fan(field: Expansion, letters: Any) -> float:
+def _fan(field: Expansion, letters: Iterable[Letter]) -> float:
     fan = 1.0
     for letter in letters:
         fan *= mass_of(field.axes[letter]) ** 2 / field.bases[letter].size

@@ -9,6 +9,7 @@ from torch.nn.functional import linear
 from continua.config import register
 from continua.errors import ConfigError, ShapeError
 from continua.fields import Parametrisation
+from continua.fields.role import LIFT, SHIFT
 from continua.models.batch import Batch
 from continua.models.embed import rows
 from continua.operators import Encoding, Grids
@@ -70,8 +71,8 @@ class Patches(nn.Module):
     ) -> None:
         super().__init__()
         self.pixels, self.position = pixels, position
-        self.table = weights.table(pixels.entries, "d", std=pixels.entries**-0.5)
-        self.bias = weights.table(1, "d", std=0.02)
+        self.table = weights.table(pixels.entries, "d", std=pixels.entries**-0.5, role=LIFT)
+        self.bias = weights.table(1, "d", std=0.02, role=SHIFT)
         self.first = weights.table(1, "d", std=0.02) if first else None
 
     def lay(self, batch: Batch) -> Batch:

@@ -5,7 +5,8 @@ from torch.nn.functional import linear
 
 from continua.config import register
 from continua.errors import ConfigError
-from continua.fields import Field, Parametrisation, kernel_std
+from continua.fields import Field, Parametrisation, Role, kernel_std
+from continua.fields.role import HEAD, SHIFT
 from continua.models.embed import apply_once, rows
 from continua.operators import Grids, Operator
 from continua.typing import Tensor
@@ -36,8 +37,12 @@ class Readout(nn.Module):
             raise ConfigError("a head needs to know its size", got="out=None", remedy="Give out=the vocabulary size.")
         self.out, self.tied, self.pool, self.scale, self.first = out, tied, pool, scale, first
         self.before = nn.ModuleList(before)
-        self.head = weights.table(out, "d", kernel_std(weights, "d")) if out is not None and not tied else None
+        self.head = weights.table(out, "d", kernel_std(weights, "d"), HEAD) if out is not None and not tied else None
         self.bias = nn.Parameter(_zeros(out)) if bias and out is not None else None
+
+    def parameter_roles(self) -> dict[str, Role | None]:
+        """The bias is a plain parameter."""
+        return {} if self.bias is None else {"bias": SHIFT}
 
     def forward(self, x: Tensor, grids: Grids, table: Field | None) -> Tensor:
         """Return the answer; absent tokens answer zero and enter no average."""

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from continua.axes import Grid, mass_of
-from continua.fields import Parametrisation
+from continua.fields import Parametrisation, Role, Use
+from continua.fields.role import VECTOR
 from continua.operators.weights import Grids, Weight
 from continua.typing import Letter, Tensor
 
@@ -16,29 +18,35 @@ FINEST = -1.0  # log2 of a step in units of the native one, where steps are sear
 HALF = -0.5 * math.log(2)  # rough weights add up like √n: half of what the quadrature weights mend is taken back
 
 
+@dataclass(frozen=True)
+class Target:
+    """A weight that is calibrated: its role, the letters of it that get a gain, the axis whose integral it enters."""
+
+    role: Role
+    letters: str
+    integral: Letter | None = None
+
+
 class Calibration(nn.Module):
     """w ← w · exp(Σ_k s_k g_k) for kernels and gains, w ← w + Σ_k s_k g_k for shifts.
 
     s_k = log2(native nodes / nodes) ≥ 0 along k = d and h, and log2(step / native step) along z, at each depth; finer
     widths than the native one need nothing, since weights are constant on its cells. g_k are fields over one letter of
     the weight, so sizes that were never trained lie between those that were. On the native
-    grid nothing is read and nothing changes. ``targets`` names the letters of each weight that get a gain;
-    ``integrals`` the axis whose integral the weight enters.
+    grid nothing is read and nothing changes. ``targets`` are the weights by name.
     """
 
-    def __init__(
-        self, weights: Parametrisation, targets: Mapping[str, str], integrals: Mapping[str, Letter] | None = None
-    ) -> None:
+    def __init__(self, weights: Parametrisation, targets: Mapping[str, Target]) -> None:
         super().__init__()
         self.native = {letter: mass_of(weights.axes[letter]) for letter in "dh"}
         self.targets = dict(targets)
         self.fields = nn.ModuleDict()
-        for target, letters in targets.items():
-            for letter in letters:
+        for name, target in targets.items():
+            for letter in target.letters:
                 for k in ALONG:
-                    rough = (integrals or {}).get(target) == k and letter == letters[0]
-                    field = weights.field(f"z{letter}", mean=HALF if rough else 0.0)
-                    self.fields[_name(target, letter, k)] = field  # type: ignore[assignment]
+                    rough = target.integral == k and letter == target.letters[0]
+                    field = weights.field(f"z{letter}", mean=HALF if rough else 0.0, role=VECTOR)
+                    self.fields[_name(name, letter, k)] = field  # type: ignore[assignment]
 
     def sizes(self, grids: Grids) -> dict[Letter, float | None]:
         """s_d and s_h; s_z is None where it is a number for each depth."""
@@ -66,14 +74,14 @@ class Calibration(nn.Module):
         lengths = lengths_of(grids.get("z"), depths)
         sizes, own = self.sizes(grids), {name: values[name] for name in self.fields if name in values}
         rest = {name: value for name, value in values.items() if name not in own}
-        for target, letters in self.targets.items():
-            if target not in rest:
+        for weight, target in self.targets.items():
+            if weight not in rest:
                 continue
-            for letter in letters:
+            for letter in target.letters:
                 logs = [_scaled(own[name], sizes[k], lengths, depths is not None) for k in ALONG
-                        if (name := _name(target, letter, k)) in own]  # fmt: skip
+                        if (name := _name(weight, letter, k)) in own]  # fmt: skip
                 if logs:
-                    rest[target] = _applied(rest[target], target, letter, sum(logs[1:], logs[0]), grids)
+                    rest[weight] = _applied(rest[weight], target.role, letter, sum(logs[1:], logs[0]), grids)
         return rest
 
 
@@ -91,13 +99,13 @@ def _scaled(gain: Tensor, size: float | None, lengths: Tensor | None, each: bool
     return (logs.view(-1, *[1] * (gain.dim() - 1)) if each else logs.mean()) * gain
 
 
-def _applied(value: Tensor, target: str, letter: Letter, log: Tensor, grids: Grids) -> Tensor:
-    """Gains and shifts over d; kernels by their rows (d) or columns (m, or h with its inner coordinates)."""
-    if target == "shift":
+def _applied(value: Tensor, role: Role, letter: Letter, log: Tensor, grids: Grids) -> Tensor:
+    """Gains and shifts as they are; kernels by their rows or by columns (the inputs; h with its inner coordinates)."""
+    if role.use is Use.SHIFT:
         return value + log
-    if target == "scale":
+    if role.use is Use.GAIN:
         return value * log.exp()
-    if letter == "d":
+    if letter not in role.inputs:
         return value * log.exp()[..., None]
     if letter == "h":
         log = log.repeat_interleave(len(grids["e"]), -1)
@@ -114,11 +122,9 @@ def lengths_of(z: Grid | None, depths: Sequence[float] | None) -> Tensor | None:
     return torch.tensor([known[depth] for depth in depths], dtype=torch.float64)
 
 
-def calibration(
-    weights: Parametrisation, targets: Mapping[str, str], integrals: Mapping[str, Letter]
-) -> Calibration | None:
+def calibration(weights: Parametrisation, targets: Mapping[str, Target]) -> Calibration | None:
     """A calibration where the parametrisation asks for one."""
-    return Calibration(weights, targets, integrals) if getattr(weights, "calibrated", False) else None
+    return Calibration(weights, targets) if weights.calibrated else None
 
 
 def extra(own: Calibration | None, grids: Grids) -> dict[str, Weight]:

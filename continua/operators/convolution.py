@@ -10,6 +10,7 @@ from continua.axes import Grid
 from continua.config import register
 from continua.errors import ConfigError, GridError
 from continua.fields import Parametrisation
+from continua.fields.role import VECTOR
 from continua.flow.vectorfield import Bound
 from continua.operators.operator import Context, Operator, weights_of
 from continua.operators.weights import Grids, Weight, at_depth, local
@@ -41,7 +42,8 @@ class Convolution(Operator):
             raise ConfigError("polynomials count from degree zero", got=degree, remedy="Use degree=2.")
         self.radii, self.degree = tuple(radii), degree
         count = len(self.radii) * (degree + 1)
-        self.kernel = nn.ModuleList(weights.field("zd", std=gain * count**-0.5) for _ in range(count))  # type: ignore[misc]
+        std = gain * count**-0.5
+        self.kernel = nn.ModuleList(weights.field("zd", std, role=VECTOR) for _ in range(count))  # type: ignore[misc]
 
     def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
         """Read c, and make the matrices of the fits once for all depths."""

@@ -9,8 +9,9 @@ from continua.axes import Grid
 from continua.config import register
 from continua.errors import ContinuaError
 from continua.fields import Parametrisation
+from continua.fields.role import GAIN, SHIFT
 from continua.flow.vectorfield import Bound
-from continua.operators.calibration import calibration, extra, folded
+from continua.operators.calibration import Target, calibration, extra, folded
 from continua.operators.manual_backward import LeanLayerNorm
 from continua.operators.operator import Context, Operator, weights_of
 from continua.operators.weights import Grids, Weight, at_depth, local
@@ -40,10 +41,12 @@ class _Affine(Operator):
     def __init__(self, weights: Parametrisation, eps: float, scale: bool, shift: bool) -> None:
         super().__init__()
         self.eps = eps
-        self.scale = weights.field("zd", mean=1.0) if scale else None
-        self.shift = weights.field("zd") if shift else None
-        targets = {name: "d" for name, wanted in (("scale", scale), ("shift", shift)) if wanted}
-        self.calibration = calibration(weights, targets, {"scale": "d"})
+        self.scale = weights.field("zd", mean=1.0, role=GAIN) if scale else None
+        self.shift = weights.field("zd", role=SHIFT) if shift else None
+        targets = {"scale": Target(GAIN, "d", integral="d")} if scale else {}
+        if shift:
+            targets["shift"] = Target(SHIFT, "d")
+        self.calibration = calibration(weights, targets)
 
     def bound(self, f: VectorFunction, grids: Grids, context: Context | None) -> tuple[Bound, Args]:
         """Read scale and shift; ``share`` is a leaf too."""

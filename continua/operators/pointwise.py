@@ -3,15 +3,18 @@
 from collections.abc import Sequence
 
 from continua.config import register
-from continua.fields import Parametrisation, kernel
+from continua.fields import Parametrisation, Role, Use, kernel
+from continua.fields.role import SHIFT
 from continua.flow.vectorfield import Bound
 from continua.operators.activation import GELU, Activation, Identity
-from continua.operators.calibration import calibration, extra, folded
+from continua.operators.calibration import Target, calibration, extra, folded
 from continua.operators.linear import linear
 from continua.operators.manual_backward import LeanPointwise
 from continua.operators.operator import Context, Operator, weights_of
 from continua.operators.weights import Grids, Weight, at_depth, local
 from continua.typing import Args, Tensor
+
+OUTPUT = Role(Use.KERNEL, inputs="m", is_output=True)  # of W2
 
 
 @register
@@ -24,7 +27,7 @@ class Integral(Operator):
     def __init__(self, weights: Parametrisation, bias: bool = True, gain: float = 1.0) -> None:
         super().__init__()
         self.kernel = kernel(weights, "zdc", inputs="c", gain=gain)
-        self.bias = weights.field("zd") if bias else None
+        self.bias = weights.field("zd", role=SHIFT) if bias else None
 
     def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
         """Read kernel and bias."""
@@ -71,12 +74,12 @@ class Pointwise(Operator):
     ) -> None:
         super().__init__()
         self.phi1, self.phi2 = phi1, phi2
-        self.calibration = calibration(weights, {"w2": "dm"}, {"w2": "d"})
+        self.calibration = calibration(weights, {"w2": Target(OUTPUT, "dm", integral="d")})
         self.w1 = kernel(weights, "zmc", inputs="c")
         self.gate = kernel(weights, "zmc", inputs="c") if gated else None
-        self.w2 = kernel(weights, "zdm", inputs="m", gain=gain)
-        self.b1 = weights.field("zm") if bias else None
-        self.b2 = weights.field("zd") if bias else None
+        self.w2 = kernel(weights, "zdm", inputs="m", gain=gain, is_output=True)
+        self.b1 = weights.field("zm", role=SHIFT) if bias else None
+        self.b2 = weights.field("zd", role=SHIFT) if bias else None
 
     def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
         """Return the two maps with the nonlinearities between them."""

@@ -4,7 +4,9 @@ import torch
 
 from continua.axes import Counting, Grid, Points, grid_on
 from continua.config import register
-from continua.fields import Parametrisation, kernel_std
+from continua.fields import Parametrisation, Role, Use, kernel_std
+from continua.fields import kernel as make_kernel
+from continua.fields.role import SHIFT
 from continua.flow.vectorfield import Bound
 from continua.operators.activation import Activation, Identity
 from continua.operators.linear import linear
@@ -38,9 +40,10 @@ class SpectralConvolution(Operator):
         self.waves = Waves(axis, (modes,) * axis.dim if isinstance(modes, int) else tuple(modes), stretch)
         self.phi, self.count = phi, len(self.waves.numbers)
         share = 0.5**0.5 if beside else 1.0  # two maps of equal variance add up to one
-        self.kernel = weights.table(2 * self.count, "zdc", std=gain * share * kernel_std(weights, "c") * 0.5**0.5)
-        self.beside = weights.field("zdc", std=gain * share * kernel_std(weights, "c")) if beside else None
-        self.bias = weights.field("zd") if beside else None
+        std = gain * share * kernel_std(weights, "c") * 0.5**0.5
+        self.kernel = weights.table(2 * self.count, "zdc", std, role=Role(Use.TABLE, inputs="c"))
+        self.beside = make_kernel(weights, "zdc", inputs="c", gain=gain * share) if beside else None
+        self.bias = weights.field("zd", role=SHIFT) if beside else None
 
     def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
         """Read R_k as real blocks, and bind the transform to the nodes."""

@@ -9,11 +9,12 @@ from torch import nn
 
 from continua.config import register
 from continua.errors import ConfigError
-from continua.optim.about import About, known, refuse_shards
-from continua.optim.optimiser import Optimiser
+from continua.optim.optimiser import Optimiser, others
+from continua.optim.parameters import ParameterInfo, info_of, refuse_shards
 from continua.typing import Float, Tensor
 
-FIRST, LATER = 30, 2  # power iterations when a matrix is met, and after each small step from there
+FIRST = 30  # power iterations when a matrix is met
+LATER = 2  # and after each small step from there
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class _Around:
     @property
     def others(self) -> Optimiser:
         """What has no norm is left to the inner optimiser."""
-        return getattr(self.inner, "others", self.inner)
+        return others(self.inner)
 
 
 @register
@@ -45,9 +46,9 @@ class Rescaled(_Around):
 
     norm: float | None = None
 
-    def make(self, parameters: Sequence[nn.Parameter], about: Sequence[About] = ()) -> torch.optim.Optimizer:
+    def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:
         """The inner optimiser, and rescaling after it."""
-        return _Rescaling(self, parameters, about)
+        return _Rescaling(self, parameters, info)
 
 
 @register
@@ -65,20 +66,20 @@ class SpectrallyNormalised(_Around):
         if not self.bound > 0:
             raise ConfigError("a norm is bounded by a positive number", got=self.bound, remedy="Use bound > 0.")
 
-    def make(self, parameters: Sequence[nn.Parameter], about: Sequence[About] = ()) -> torch.optim.Optimizer:
+    def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:
         """The inner optimiser, and the bound after it."""
-        return _Normalising(self, parameters, about)
+        return _Normalising(self, parameters, info)
 
 
 class _After(torch.optim.Optimizer):
     """Steps with an inner optimiser, then changes the parameters; what it remembers lies beside the inner state."""
 
-    def __init__(self, inner: Optimiser, parameters: Sequence[nn.Parameter], given: Sequence[About]) -> None:
-        self.about = dict(zip(parameters, known(parameters, given), strict=True))
-        for parameter, own in self.about.items():
+    def __init__(self, inner: Optimiser, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo]) -> None:
+        self.info = info_of(parameters, info)
+        for parameter, own in self.info.items():
             refuse_shards(parameter, type(self).__name__.strip("_"))
             own.matrices(parameter)
-        self.inner = inner.make(parameters, given)
+        self.inner = inner.make(parameters, info)
         super().__init__(self.inner.param_groups, self.inner.defaults)
         self.kept: dict[nn.Parameter, Tensor] = {p: self.first(p) for p in parameters}
 
@@ -90,7 +91,7 @@ class _After(torch.optim.Optimizer):
         self.inner.step()
         for p in self.kept:
             if p.grad is not None:
-                p.mul_(self.factor(p)[:, None, None].expand_as(self.about[p].matrices(p)).reshape(p.shape))
+                p.mul_(self.factor(p)[:, None, None].expand_as(self.info[p].matrices(p)).reshape(p.shape))
 
     def state_dict(self) -> dict[str, Any]:
         """That of the inner optimiser, with what is kept."""
@@ -124,9 +125,9 @@ class _After(torch.optim.Optimizer):
 
 
 class _Rescaling(_After):
-    def __init__(self, chosen: Rescaled, parameters: Sequence[nn.Parameter], given: Sequence[About]) -> None:
+    def __init__(self, chosen: Rescaled, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo]) -> None:
         self.chosen = chosen
-        super().__init__(chosen.inner, parameters, given)
+        super().__init__(chosen.inner, parameters, info)
 
     def first(self, p: nn.Parameter) -> Tensor:
         norms = self._norms(p)
@@ -137,31 +138,32 @@ class _Rescaling(_After):
         return torch.where(norms > 0, self.kept[p] / norms.clamp_min(torch.finfo(norms.dtype).tiny), 1.0)
 
     def _norms(self, p: nn.Parameter) -> Tensor:
-        return self.about[p].matrices(p.detach()).flatten(1).norm(dim=1) * self.about[p].scale
+        return self.info[p].matrices(p.detach()).flatten(1).norm(dim=1) * self.info[p].scale
 
 
 class _Normalising(_After):
     def __init__(
-        self, chosen: SpectrallyNormalised, parameters: Sequence[nn.Parameter], given: Sequence[About]
+        self, chosen: SpectrallyNormalised, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo]
     ) -> None:
         self.chosen = chosen
-        super().__init__(chosen.inner, parameters, given)
+        super().__init__(chosen.inner, parameters, info)
 
     def first(self, p: nn.Parameter) -> Tensor:
-        matrices = self.about[p].matrices(p.detach())
+        matrices = self.info[p].matrices(p.detach())
         start = torch.randn(matrices.shape[:2], generator=torch.Generator().manual_seed(0), dtype=p.dtype).to(p.device)
         return spectral_norm(matrices, start, FIRST)[1]
 
     def factor(self, p: nn.Parameter) -> Tensor:
-        sigma, self.kept[p] = spectral_norm(self.about[p].matrices(p), self.kept[p], LATER)
-        return (self.chosen.bound / (sigma * self.about[p].scale).clamp_min(self.chosen.bound)).to(p)
+        sigma, self.kept[p] = spectral_norm(self.info[p].matrices(p), self.kept[p], LATER)
+        return (self.chosen.bound / (sigma * self.info[p].scale).clamp_min(self.chosen.bound)).to(p)
 
 
 def spectral_norm(
     w: Float[Tensor, "k r c"], left: Float[Tensor, "k r"], iterations: int
 ) -> tuple[Float[Tensor, "k"], Float[Tensor, "k r"]]:
     """‖W‖₂ of each matrix from below, and its left singular vector, by the power method from ``left``."""
-    u, tiny = left[..., None], torch.finfo(w.dtype).tiny
+    u = left[..., None]
+    tiny = torch.finfo(w.dtype).tiny
     for _ in range(iterations):
         v = w.mT @ u
         u = w @ (v / v.norm(dim=1, keepdim=True).clamp_min(tiny))

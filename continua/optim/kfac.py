@@ -10,10 +10,10 @@ from torch import nn
 
 from continua.config import register
 from continua.errors import ConfigError
+from continua.fields import Use
 from continua.operators.linear import Moments, show
-from continua.optim.about import About, Each
 from continua.optim.optimiser import AdamW, Optimiser
-from continua.optim.roles import Role
+from continua.optim.parameters import ParameterInfo, PerParameter
 from continua.typing import Float, Tensor
 
 
@@ -52,18 +52,18 @@ class KFAC:
         if self.every < 1:
             raise ConfigError("factors are looked at every so many steps", got=self.every, remedy="Use every ≥ 1.")
 
-    def make(self, parameters: Sequence[nn.Parameter], about: Sequence[About] = ()) -> torch.optim.Optimizer:
+    def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:
         """The optimiser of these kernels, whose products it looks at from now on."""
-        return _KFAC(self, parameters, about)
+        return _KFAC(self, parameters, info)
 
 
-class _KFAC(Each):
-    def __init__(self, chosen: KFAC, parameters: Sequence[nn.Parameter], about: Sequence[About]) -> None:
-        super().__init__(parameters, about, chosen.lr)
+class _KFAC(PerParameter):
+    def __init__(self, chosen: KFAC, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo]) -> None:
+        super().__init__(parameters, info, chosen.lr)
         self.chosen = chosen
         self.moments: dict[nn.Parameter, Moments] = {}
-        for p, own in self.about.items():
-            if own.unfolding is None or own.role not in (None, Role.KERNEL):
+        for p, own in self.info.items():
+            if own.unfolding is None or (own.role is not None and own.role.use is not Use.KERNEL):
                 remedy = "Give the rest another optimiser: ByRole(AdamW(1e-3), kernel=KFAC())."
                 raise ConfigError("K-FAC is for the kernels of integrals", got=own.name, remedy=remedy)
             self.moments[p] = Moments(own.unfolding.leading, own.unfolding.rows)
@@ -72,12 +72,17 @@ class _KFAC(Each):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient, all by the same ν."""
-        chosen, found = self.chosen, []
+        chosen = self.chosen
+        moves: list[tuple[nn.Parameter, Tensor, float]] = []
+        size = 0.0
         for group in self.param_groups:
-            found += [(p, self._direction(p, p.grad), group["lr"]) for p in group["params"] if p.grad is not None]
-        size = sum(float((p.grad * direction).sum()) for p, direction, _ in found)
+            for p in group["params"]:
+                if p.grad is not None:
+                    direction = self._direction(p, p.grad)
+                    size += float((p.grad * direction).sum())
+                    moves.append((p, direction, group["lr"]))
         share = 1.0 if chosen.trust is None or size <= chosen.trust else (chosen.trust / size) ** 0.5
-        for p, direction, lr in found:
+        for p, direction, lr in moves:
             held = self.state[p]["momentum"].lerp_(direction.mul_(share), 1 - chosen.momentum)
             p.mul_(1 - lr * chosen.decay).sub_(held, alpha=lr)
             self.state[p]["step"] += 1
@@ -87,10 +92,11 @@ class _KFAC(Each):
         """Ĝ⁻¹ ∂J/∂W Â⁻¹, with new factors if it is time for them."""
         state = self.state[p]
         if not state:
-            state["step"], state["momentum"] = torch.tensor(0.0), torch.zeros_like(p)
+            state["step"] = torch.tensor(0.0)
+            state["momentum"] = torch.zeros_like(p)
         if self.moments[p].looking:
             self._learn(p, state)
-        matrices = self.about[p].matrices(gradient)
+        matrices = self.info[p].matrices(gradient)
         return (state["left"] @ matrices.to(state["left"]) @ state["right"]).to(p.dtype).reshape(p.shape)
 
     def _learn(self, p: nn.Parameter, state: dict[str, Any]) -> None:
@@ -110,7 +116,7 @@ class _KFAC(Each):
         """A and G of each matrix, over all processes."""
         seen = self.moments[p]
         if seen.count is None or seen.inputs is None or seen.outputs is None:
-            name = self.about[p].name or "a parameter outside any operator"
+            name = self.info[p].name or "a parameter outside any operator"
             remedy = "Compute gradients with adjoint=Direct(), which lets every product be seen, or use AdamW for it."
             raise ConfigError("K-FAC looks at products and their gradients", got=f"none of {name}", remedy=remedy)
         sums = (seen.count, seen.inputs, seen.outputs)

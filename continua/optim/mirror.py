@@ -9,7 +9,7 @@ from torch import nn
 from continua.config import register
 from continua.errors import ConfigError
 from continua.geometry import simplex
-from continua.optim.about import About, Each
+from continua.optim.parameters import ParameterInfo, PerParameter
 from continua.typing import Tensor
 
 
@@ -27,9 +27,9 @@ class Mirror:
 
     lr: float = 0.05
 
-    def make(self, parameters: Sequence[nn.Parameter], about: Sequence[About] = ()) -> torch.optim.Optimizer:
+    def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:
         """The optimiser of these logits, heads along the last dimension."""
-        return _Mirror(parameters, about, self.lr)
+        return _Mirror(parameters, info, self.lr)
 
 
 @register
@@ -42,24 +42,24 @@ class DualAveraging:
 
     lr: float = 0.05
 
-    def make(self, parameters: Sequence[nn.Parameter], about: Sequence[About] = ()) -> torch.optim.Optimizer:
+    def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:
         """The optimiser of these logits, heads along the last dimension."""
-        return _DualAveraging(parameters, about, self.lr)
+        return _DualAveraging(parameters, info, self.lr)
 
 
-class _Mirror(Each):
+class _Mirror(PerParameter):
     needs_matrices = False
 
-    def __init__(self, parameters: Sequence[nn.Parameter], given: Sequence[About], lr: float) -> None:
-        super().__init__(parameters, given, lr)
-        for own in self.about.values():
+    def __init__(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo], lr: float) -> None:
+        super().__init__(parameters, info, lr)
+        for own in self.info.values():
             if own.name and own.measure is None:
                 remedy = "Use h=Nodal(…), or AdamW for the density."
                 raise ConfigError("a step on the simplex needs ρ at nodes of h", got=own.name, remedy=remedy)
 
     def ascent(self, p: nn.Parameter, gradient: Tensor) -> Tensor:
         """δJ/δρ against the probability measure, up to a constant."""
-        measure = self.about[p].measure
+        measure = self.info[p].measure
         weights = None if measure is None else torch.tensor(measure, dtype=torch.float64, device=p.device)
         return simplex.ascent(gradient, simplex.shares(p, weights))
 
@@ -71,7 +71,9 @@ class _DualAveraging(_Mirror):
     def update(self, p: nn.Parameter, gradient: Tensor, lr: float) -> None:
         state = self.state[p]
         if not state:
-            state["step"], state["start"], state["sum"] = torch.tensor(0.0), p.clone(), torch.zeros_like(p)
+            state["step"] = torch.tensor(0.0)
+            state["start"] = p.clone()
+            state["sum"] = torch.zeros_like(p)
         state["step"] += 1
         state["sum"] += self.ascent(p, gradient)
         p.copy_(state["start"] - state["sum"] * (lr / float(state["step"]) ** 0.5))

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from continua.config import register
-from continua.optim.about import About, Each
 from continua.optim.optimiser import AdamW, Optimiser
+from continua.optim.parameters import ParameterInfo, PerParameter
 from continua.typing import Float, Tensor
 
 QUINTIC = (3.4445, -4.7750, 2.0315)  # Jordan et al. (2024): steepest at zero, singular values end in about [0.7, 1.2]
@@ -33,18 +33,20 @@ class Muon:
     half: bool = False
     others: Optimiser = AdamW(decay=0.0)  # noqa: RUF009  (frozen)
 
-    def make(self, parameters: Sequence[nn.Parameter], about: Sequence[About] = ()) -> torch.optim.Optimizer:
+    def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:
         """The optimiser of these matrices."""
-        return _Muon(self, parameters, about)
+        return _Muon(self, parameters, info)
 
 
-class _Muon(Each):
-    def __init__(self, chosen: Muon, parameters: Sequence[nn.Parameter], about: Sequence[About]) -> None:
-        super().__init__(parameters, about, chosen.lr)
+class _Muon(PerParameter):
+    def __init__(self, chosen: Muon, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo]) -> None:
+        super().__init__(parameters, info, chosen.lr)
         self.chosen = chosen
 
     def update(self, p: nn.Parameter, gradient: Tensor, lr: float) -> None:
-        chosen, own, state = self.chosen, self.about[p], self.state[p]
+        chosen = self.chosen
+        own = self.info[p]
+        state = self.state[p]
         if not state:
             state["momentum"] = torch.zeros_like(p)
         held = state["momentum"].lerp_(gradient, 1 - chosen.momentum)

@@ -9,26 +9,38 @@ from torch import nn
 
 from continua.config import register
 from continua.errors import CheckpointError
-from continua.optim.about import About, about
-from continua.optim.roles import Role
+from continua.fields import Role, Use
+from continua.optim.parameters import ParameterInfo, parameter_info
 from continua.typing import Tensor
 
 
 @runtime_checkable
 class Optimiser(Protocol):
-    """A description that makes an optimiser for some parameters.
-
-    One that is made for matrices may have ``others``: the optimiser of what is no matrix.
-    """
+    """A description that makes an optimiser for some parameters; see ``MatrixOptimiser`` for those of matrices."""
 
     @property
     def lr(self) -> float:
         """The learning rate at the top of the schedule."""
         ...
 
-    def make(self, parameters: Sequence[nn.Parameter], about: Sequence[About] = ()) -> torch.optim.Optimizer:
-        """Return the optimiser; ``about`` says of each parameter how it is a matrix, and its measure."""
+    def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:
+        """Return the optimiser; ``info`` says of each parameter how it is a matrix, and its measure."""
         ...
+
+
+@runtime_checkable
+class MatrixOptimiser(Optimiser, Protocol):
+    """An optimiser of matrices, which names another one for what is none."""
+
+    @property
+    def others(self) -> Optimiser:
+        """The optimiser of what is no matrix."""
+        ...
+
+
+def others(chosen: Optimiser) -> Optimiser:
+    """Who trains what is no matrix where ``chosen`` trains the rest: itself, unless it is for matrices only."""
+    return chosen.others if isinstance(chosen, MatrixOptimiser) else chosen
 
 
 @register
@@ -41,7 +53,7 @@ class AdamW:
     decay: float = 0.1
     eps: float = 1e-8
 
-    def make(self, parameters: Sequence[nn.Parameter], about: Sequence[About] = ()) -> torch.optim.Optimizer:
+    def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:
         """Torch's own, all parameters in one group."""
         return torch.optim.AdamW(
             list(parameters), lr=self.lr, betas=self.betas, weight_decay=self.decay, eps=self.eps, foreach=True
@@ -53,6 +65,7 @@ class AdamW:
 class ByRole:
     """One optimiser for each role; a role left out is trained as ``rest`` is, gains without weight decay.
 
+    ``gain`` trains all vectors: gains, shifts, tables of one row, and parameters of foreign layers, which have no role.
     What is no matrix is never given to an optimiser of matrices, but to its ``others``: ``ByRole(Muon())`` trains
     kernels and tables by Muon and gains by AdamW.
 
@@ -69,31 +82,32 @@ class ByRole:
     density: Optimiser | None = None
     network: Optimiser | None = None
 
-    def of(self, role: Role) -> Optimiser:
-        """The optimiser of a role."""
-        own: Optimiser | None = getattr(self, str(role))
+    def of(self, role: Role | None) -> Optimiser:
+        """The optimiser of a role, or of parameters that have none."""
+        named = {
+            Use.KERNEL: self.kernel,
+            Use.TABLE: self.table,
+            Use.NETWORK: self.network,
+            Use.DENSITY: self.density,
+        }
+        use = Use.VECTOR if role is None else role.use
+        own = named.get(use, self.gain)
         if own is not None:
             return own
-        if role not in (Role.GAIN, Role.DENSITY):
+        if use in (Use.KERNEL, Use.TABLE, Use.NETWORK):
             return self.rest
-        rest: Optimiser = getattr(self.rest, "others", self.rest)
+        rest = others(self.rest)
         return AdamW(rest.lr, rest.betas, 0.0, rest.eps) if isinstance(rest, AdamW) else rest
 
     def make(self, model: nn.Module) -> "Optimisers":
         """Sort the parameters of a model and make an optimiser for each description."""
-        sorted_: dict[Optimiser, list[About]] = {}
-        named = dict(model.named_parameters())
-        for name, own in about(model).items():
-            if named[name].requires_grad and own.role is not None:
+        parameters = dict(model.named_parameters())
+        shares: dict[Optimiser, list[ParameterInfo]] = {}
+        for name, own in parameter_info(model).items():
+            if parameters[name].requires_grad:
                 chosen = self.of(own.role)
-                chosen = chosen if own.unfolding is not None else getattr(chosen, "others", chosen)
-                sorted_.setdefault(chosen, []).append(own)
-        return Optimisers(
-            [
-                Part(chosen, [one.name for one in known], chosen.make([named[one.name] for one in known], known))
-                for chosen, known in sorted_.items()
-            ]
-        )
+                shares.setdefault(others(chosen) if own.unfolding is None else chosen, []).append(own)
+        return Optimisers([_part(chosen, info, parameters) for chosen, info in shares.items()])
 
 
 @dataclass(frozen=True)
@@ -103,6 +117,11 @@ class Part:
     chosen: Optimiser
     names: list[str]
     made: torch.optim.Optimizer
+
+
+def _part(chosen: Optimiser, info: list[ParameterInfo], parameters: Mapping[str, nn.Parameter]) -> Part:
+    names = [own.name for own in info]
+    return Part(chosen, names, chosen.make([parameters[name] for name in names], info))
 
 
 @dataclass(frozen=True)

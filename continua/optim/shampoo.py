@@ -9,8 +9,8 @@ from torch import nn
 
 from continua.config import register
 from continua.errors import ConfigError
-from continua.optim.about import About, known, refuse_shards
 from continua.optim.optimiser import AdamW, Optimiser
+from continua.optim.parameters import ParameterInfo, info_of, refuse_shards
 from continua.typing import Tensor
 
 
@@ -29,14 +29,14 @@ class Shampoo:
     eps: float = 1e-6
     others: Optimiser = AdamW(decay=0.0)  # noqa: RUF009  (frozen)
 
-    def make(self, parameters: Sequence[nn.Parameter], about: Sequence[About] = ()) -> torch.optim.Optimizer:
+    def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:
         """The library's, one matrix at a time."""
-        made, decay, eps = library().Shampoo, self.decay, self.eps
+        shampoo = library().Shampoo
 
         def build(matrices: list[nn.Parameter]) -> Any:
-            return made(matrices, lr=self.lr, weight_decay=decay, weight_decouple=True, matrix_eps=eps)
+            return shampoo(matrices, lr=self.lr, weight_decay=self.decay, weight_decouple=True, matrix_eps=self.eps)
 
-        return ByMatrix(parameters, about, self.lr, build)
+        return ByMatrix(parameters, info, self.lr, build)
 
 
 @register
@@ -54,14 +54,20 @@ class SOAP:
     every: int = 10
     others: Optimiser = AdamW(decay=0.0)  # noqa: RUF009  (frozen)
 
-    def make(self, parameters: Sequence[nn.Parameter], about: Sequence[About] = ()) -> torch.optim.Optimizer:
+    def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:
         """The library's, one matrix at a time."""
-        made, decay, every = library().SOAP, self.decay, self.every
+        soap = library().SOAP
 
         def build(matrices: list[nn.Parameter]) -> Any:
-            return made(matrices, lr=self.lr, betas=self.betas, weight_decay=decay, precondition_frequency=every)
+            return soap(
+                matrices,
+                lr=self.lr,
+                betas=self.betas,
+                weight_decay=self.decay,
+                precondition_frequency=self.every,
+            )
 
-        return ByMatrix(parameters, about, self.lr, build)
+        return ByMatrix(parameters, info, self.lr, build)
 
 
 def library() -> Any:
@@ -82,14 +88,14 @@ class ByMatrix(torch.optim.Optimizer):
     def __init__(
         self,
         parameters: Sequence[nn.Parameter],
-        given: Sequence[About],
+        info: Sequence[ParameterInfo],
         lr: float,
         build: Callable[[list[nn.Parameter]], Any],
     ) -> None:
         super().__init__(list(parameters), {"lr": lr})
-        self.about = dict(zip(parameters, known(parameters, given), strict=True))
+        self.info = info_of(parameters, info)
         self.matrices: list[list[nn.Parameter]] = []
-        for parameter, own in self.about.items():
+        for parameter, own in self.info.items():
             refuse_shards(parameter, "A preconditioner")
             self.matrices.append([nn.Parameter(matrix) for matrix in own.matrices(parameter.detach())])
         self.inner = build([matrix for group in self.matrices for matrix in group])
@@ -99,15 +105,17 @@ class ByMatrix(torch.optim.Optimizer):
         """One step of the other optimiser on gradients cut the same way."""
         for group in self.inner.param_groups:
             group["lr"] = self.param_groups[0]["lr"]
-        for (parameter, own), matrices in zip(self.about.items(), self.matrices, strict=True):
+        for (parameter, own), matrices in zip(self.info.items(), self.matrices, strict=True):
             if parameter.grad is None:
                 continue
             # copies: these libraries change gradients in place, and parameters may have been moved meanwhile
-            now, gradients = own.matrices(parameter.detach()), own.matrices(parameter.grad).clone()
-            for matrix, value, gradient in zip(matrices, now, gradients, strict=True):
-                matrix.data, matrix.grad = value, gradient
+            values = own.matrices(parameter.detach())
+            gradients = own.matrices(parameter.grad).clone()
+            for matrix, value, gradient in zip(matrices, values, gradients, strict=True):
+                matrix.data = value
+                matrix.grad = gradient
         self.inner.step()
-        for parameter, matrices in zip(self.about, self.matrices, strict=True):
+        for parameter, matrices in zip(self.info, self.matrices, strict=True):
             if parameter.grad is None:
                 continue
             parameter.copy_(torch.stack([matrix.detach() for matrix in matrices]).reshape(parameter.shape))

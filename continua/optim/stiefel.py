@@ -8,8 +8,8 @@ from torch import nn
 
 from continua.config import register
 from continua.geometry import stiefel
-from continua.optim.about import About, Each
 from continua.optim.optimiser import AdamW, Optimiser
+from continua.optim.parameters import ParameterInfo, PerParameter
 from continua.typing import Tensor
 
 ASTRAY = 1e-3  # ‖QᵀQ − I‖ beyond which a start is put on the manifold; a resumed one is not touched
@@ -31,24 +31,28 @@ class RiemannianAdam:
     eps: float = 1e-8
     others: Optimiser = AdamW(decay=0.0)  # noqa: RUF009  (frozen)
 
-    def make(self, parameters: Sequence[nn.Parameter], about: Sequence[About] = ()) -> torch.optim.Optimizer:
+    def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:
         """The optimiser of these matrices, which it puts on the manifold."""
-        return _RiemannianAdam(self, parameters, about)
+        return _RiemannianAdam(self, parameters, info)
 
 
-class _RiemannianAdam(Each):
-    def __init__(self, chosen: RiemannianAdam, parameters: Sequence[nn.Parameter], about: Sequence[About]) -> None:
-        super().__init__(parameters, about, chosen.lr)
+class _RiemannianAdam(PerParameter):
+    def __init__(
+        self, chosen: RiemannianAdam, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo]
+    ) -> None:
+        super().__init__(parameters, info, chosen.lr)
         self.chosen = chosen
-        for p, own in self.about.items():
+        for p, own in self.info.items():
             q = _tall(own.matrices(p.detach())) * own.scale
             if stiefel.defect(q) > ASTRAY:
                 self._write(p, stiefel.polar(q))
 
     def update(self, p: nn.Parameter, gradient: Tensor, lr: float) -> None:
-        own, state, (beta1, beta2) = self.about[p], self.state[p], self.chosen.betas
-        q, g = _tall(own.matrices(p)) * own.scale, _tall(own.matrices(gradient)) / own.scale
-        g = stiefel.project(q, g)
+        own = self.info[p]
+        state = self.state[p]
+        beta1, beta2 = self.chosen.betas
+        q = _tall(own.matrices(p)) * own.scale
+        g = stiefel.project(q, _tall(own.matrices(gradient)) / own.scale)
         if not state:
             state["step"] = torch.tensor(0.0)
             state["first"] = q.new_zeros(q.shape)
@@ -64,8 +68,8 @@ class _RiemannianAdam(Each):
 
     @torch.no_grad()
     def _write(self, p: nn.Parameter, q: Tensor) -> None:
-        wide = self.about[p].matrices(p.detach()).shape[1:] != q.shape[1:]
-        p.copy_(((q.mT if wide else q) / self.about[p].scale).reshape(p.shape))
+        wide = self.info[p].matrices(p.detach()).shape[1:] != q.shape[1:]
+        p.copy_(((q.mT if wide else q) / self.info[p].scale).reshape(p.shape))
 
 
 def _tall(matrices: Tensor) -> Tensor:

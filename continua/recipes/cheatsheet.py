@@ -8,7 +8,7 @@ from continua.axes import GaussLegendre, Interval, at
 from continua.fields import Generated
 from continua.flow import Adaptive, Checkpoint, Dopri5, Fixed
 from continua.models import Transformer
-from continua.models.init import Role, Scaled, initialise
+from continua.models.init import Fan, Scaled, initialise
 from continua.optim import AdamW, ByRole, Cosine, Shampoo
 from continua.optim.shampoo import library
 from continua.recipes.recipe import Bundle, shipped
@@ -86,9 +86,9 @@ class Even:
 
     std: float
 
-    def kernel(self, role: Role) -> float:
+    def kernel(self, fan: Fan) -> float:
         """gain/√fan_in."""
-        return Scaled().kernel(role)
+        return Scaled().kernel(fan)
 
     def table(self, own: float) -> float:
         """The given spread."""

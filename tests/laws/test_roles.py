@@ -16,7 +16,7 @@ from torch import nn
 
 from continua.axes import Times
 from continua.errors import ConfigError
-from continua.fields import Cosine, Fourier
+from continua.fields import Cosine, Fourier, roles
 from continua.models import Transformer, elastic
 from continua.models.init import initialise
 from continua.optim import AdamW, ByRole, Muon
@@ -77,6 +77,13 @@ def recorded(name: str) -> dict[str, Any]:
             found[type(scheme).__name__] = projected(model)
     found["stepped"] = stepped(model)
     return found
+
+
+@pytest.mark.spec("T6")
+@pytest.mark.parametrize("name", BUILD)
+def test_every_parameter_was_made_with_a_role(name: str) -> None:
+    model = BUILD[name]()
+    assert set(roles(model)) == {parameter for parameter, _ in model.named_parameters()}
 
 
 @pytest.mark.spec("T6", "A9")

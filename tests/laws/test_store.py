@@ -27,6 +27,7 @@ FROZEN = [
     *cases.ACTIVATIONS,
     *cases.SAMPLINGS,
     *cases.SCHEMES,
+    *cases.ROLES,
     *[case[0] for case in BASES.values()],
     cases.SQUARE,
     Samples(),

@@ -25,8 +25,7 @@ from continua.models import Batch, States, Transformer
 from continua.models.build import discrete_axes
 from continua.operators import Integral, Parts, Pointwise
 from continua.operators.weights import depth_grid
-from continua.optim import KFAC, AdamW, ByRole, Constant, about, kfac
-from continua.optim.roles import Role
+from continua.optim import KFAC, AdamW, ByRole, Constant, Use, kfac, parameter_info
 from continua.training import Run, fit
 from continua.training.distributed import settle
 from tests import cases
@@ -128,7 +127,7 @@ def test_factors_of_a_field_are_the_dense_sums() -> None:
     operator = integral(z=fd.Legendre(3), d=fd.Fourier(3))
     d = ax.grid_on(ax.Circle(1.5), ax.Midpoint(nodes))
     field: Any = operator.kernel
-    made = KFAC().make([field.coefficients], [about(operator)["kernel.coefficients"]])
+    made = KFAC().make([field.coefficients], [parameter_info(operator)["kernel.coefficients"]])
     f, args = operator.bind({"d": d, "c": d, "z": depth_grid(depths)})
     wave = fd.Fourier(3).matrix(ax.Circle(1.5), d.nodes)
     along = fd.Legendre(3).matrix(ax.Interval(0.0, 2.0), torch.tensor(depths, dtype=torch.float64)[:, None])
@@ -188,7 +187,7 @@ def test_one_token_and_one_evaluation_make_the_factors_those_of_the_gradient(nam
     made = watched(model)
     sizes = ALONE[name] if name == "encoder-decoder" else {"z": 1, **ALONE[name]}
     (model.at(**sizes) if sizes else model)(lonely(name)).square().sum().backward()
-    known, moved = about(model), 0
+    known, moved = parameter_info(model), 0
     one = {k: v for k, v in factors(model, made).items() if not k.startswith("encoder.") and ".k." not in k}
     one = {k: v for k, v in one.items() if not (name == "encoder-decoder" and ".v." in k)}
     for key, (a, g) in one.items():
@@ -307,7 +306,7 @@ def test_an_ill_conditioned_line_is_fitted_faster_than_by_gradient_descent() -> 
 
     def ours(operator: Integral) -> Any:
         chosen = KFAC(0.7, momentum=0.0, decay=0.0, damping=1e-6, trust=None, beta=0.5, every=1)
-        return chosen.make(list(operator.parameters()), list(about(operator).values()))
+        return chosen.make(list(operator.parameters()), list(parameter_info(operator).values()))
 
     sgd = [above(lambda o, lr=lr: torch.optim.SGD(o.parameters(), lr)) for lr in (0.1, 0.3, 1.0, 1.5)]
     assert above(ours) < 1e-2 * min(sgd)
@@ -473,6 +472,6 @@ def test_kernels_alone_are_given_to_it_and_it_can_be_stored() -> None:
     model = cases.MODELS["continuous words"].build()
     made = watched(model)
     names = next(part.names for part in made.parts if isinstance(part.chosen, KFAC))
-    assert set(names) == {own.name for own in about(model).values() if own.role is Role.KERNEL}
+    assert set(names) == {own.name for own in parameter_info(model).values() if own.role.use is Use.KERNEL}
     chosen = ByRole(AdamW(), kernel=KFAC(0.1, trust=None))
     assert config.from_plain(config.to_plain(chosen)) == chosen

@@ -27,9 +27,9 @@ from continua.optim import (
     RiemannianAdam,
     Shampoo,
     SpectrallyNormalised,
-    about,
     bounded,
     muon,
+    parameter_info,
 )
 from tests import cases
 from tests.measure import EXACT, gap, random
@@ -126,7 +126,7 @@ def test_depths_are_matrices_of_their_own(chosen: Any) -> None:
     name = "block.parts.0.inner.q.coefficients"
     kernel = model.get_parameter(name)
     alone = [nn.Parameter(matrix.clone()) for matrix in kernel.detach().reshape(2, 8, 8)]
-    made, others = chosen.make([kernel], [about(model)[name]]), [chosen.make([matrix]) for matrix in alone]
+    made, others = chosen.make([kernel], [parameter_info(model)[name]]), [chosen.make([matrix]) for matrix in alone]
     for step in range(4):
         gradient = random(2, 2, 4, 8, seed=step).float()
         kernel.grad = gradient
@@ -173,7 +173,7 @@ def test_muon_in_full_precision_is_near_the_polar_factor() -> None:
 def test_a_step_of_muon_moves_the_integral_operator_by_lr() -> None:
     """On continuous axes as on counting ones, whatever the number of nodes."""
     model = cases.MODELS["continuous words"].build().double()
-    known = about(model)
+    known = parameter_info(model)
     for name in ("block.parts.0.inner.q.coefficients", "block.parts.1.inner.w2.coefficients"):
         kernel, own = model.get_parameter(name), known[name]
         before = own.matrices(kernel.detach()).clone()
@@ -246,7 +246,7 @@ def test_kernels_of_a_continuous_model_become_isometries() -> None:
     for step in range(5):
         advance(model, made, step)
     name = "block.parts.0.inner.q.coefficients"
-    own = about(model)[name]
+    own = parameter_info(model)[name]
     assert stiefel.defect(own.matrices(model.get_parameter(name).detach()) * own.scale) < 1e-6
 
 
@@ -282,9 +282,9 @@ def test_mirror_and_dual_averaging_are_their_closed_forms(weights: tuple[float, 
     """For J = ⟨g, p⟩ the iterates are p_0 exp(−lr t g)/Z, and p_0 exp(−lr √t g)/Z by dual averaging."""
     from dataclasses import replace
 
-    from continua.optim import About
+    from continua.optim import ParameterInfo
 
-    own = About("ρ", measure=weights) if weights else About()
+    own = ParameterInfo("ρ", measure=weights) if weights else ParameterInfo()
     w = None if weights is None else torch.tensor(weights, dtype=torch.float64)
     g, start = random(2, 4, seed=5), random(2, 4)
     for chosen, grown in ((Mirror(0.3), lambda t: t), (DualAveraging(0.3), math.sqrt)):
@@ -362,7 +362,7 @@ def test_spectrally_normalised_operators_stay_below_the_bound(name: str) -> None
     largest = 0.0
     for step in range(8):
         advance(model, made, step)
-    for own in about(model).values():
+    for own in parameter_info(model).values():
         if own.role == "kernel":
             norms = torch.linalg.matrix_norm(own.matrices(model.get_parameter(own.name).detach()), 2) * own.scale
             largest = max(largest, norms.max().item())

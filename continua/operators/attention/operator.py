@@ -9,11 +9,12 @@ import torch
 from continua.axes import Counting, Grid, Points, grid_on
 from continua.config import register
 from continua.errors import ConfigError, MaskError, ShapeError
-from continua.fields import ByBasis, Field, Nodal, Parametrisation
+from continua.fields import ByBasis, Field, Nodal, Parametrisation, Role, Use
 from continua.fields import kernel as make_kernel
+from continua.fields.role import DENSITY, SHIFT
 from continua.flow.vectorfield import Bound
 from continua.operators.attention.plan import Plan, check_rows, next_row, once_for_all_depths, plan
-from continua.operators.calibration import calibration, extra, folded
+from continua.operators.calibration import Target, calibration, extra, folded
 from continua.operators.kernels.kernel import Kernel, Softmax, Subquadratic
 from continua.operators.linear import linear
 from continua.operators.manual_backward import Heads, LeanAttention, merged, spread
@@ -23,6 +24,8 @@ from continua.operators.position import Position
 from continua.operators.weights import Finish, Grids, Weight, at_depth, local, read
 from continua.tree import tensors
 from continua.typing import Args, Tensor
+
+OUTPUT = Role(Use.KERNEL, inputs="he", is_output=True)  # of O
 
 
 @register
@@ -57,13 +60,13 @@ class Attention(Operator):
             make_kernel(shared, "zhec", inputs="c"),
             make_kernel(shared, "zhec", inputs="c"),
         )
-        self.o = make_kernel(weights, "zdhe", inputs="he")
-        self.bq = weights.field("zhe") if "q" in bias else None
-        self.bk = shared.field("zhe") if "k" in bias else None
-        self.bv = shared.field("zhe") if "v" in bias else None
-        self.bo = weights.field("zd") if "o" in bias else None
-        self.density: Field | None = weights.field("zh") if density else None
-        self.calibration = calibration(weights, {"o": "hd"}, {"o": "h"})
+        self.o = make_kernel(weights, "zdhe", inputs="he", is_output=True)
+        self.bq = weights.field("zhe", role=SHIFT) if "q" in bias else None
+        self.bk = shared.field("zhe", role=SHIFT) if "k" in bias else None
+        self.bv = shared.field("zhe", role=SHIFT) if "v" in bias else None
+        self.bo = weights.field("zd", role=SHIFT) if "o" in bias else None
+        self.density: Field | None = weights.field("zh", role=DENSITY) if density else None
+        self.calibration = calibration(weights, {"o": Target(OUTPUT, "hd", integral="h")})
 
     def rho(self, grids: Grids) -> Tensor | None:
         """ρ(z, h) ≥ 0 with ∫ρ dμ(h) = mass(h): the normalised exponential of a field, or ``None`` for ρ = 1."""

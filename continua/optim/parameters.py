@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from continua.axes import grid_on, mass_of
 from continua.errors import ConfigError
-from continua.fields import Expansion, Nodal
-from continua.optim.roles import Role, roles
+from continua.fields import Expansion, Nodal, Role, Use, roles
 from continua.typing import Tensor
 
 
@@ -18,9 +18,8 @@ from continua.typing import Tensor
 class Unfolding:
     """A tensor [leading…, rows…, columns…] as matrices [k, rows, columns], by flattening each of the three.
 
-    The letters of a kernel say which is which: z leads, h and e together are one index (head by head), and of the two
-    indices that are left the first is what comes out and the second what is integrated over: q(z; he; c), o(z; d; he),
-    W1(z; m; c). Each coefficient in z is a matrix of its own.
+    z leads, and the letters that a kernel is integrated over are its columns: q(z; he; c), o(z; d; he), W1(z; m; c).
+    The rows of a table are its counted ones. Each coefficient in z is a matrix of its own.
 
     >>> Unfolding(leading=1, rows=2).matrices(torch.zeros(6, 2, 4, 8)).shape
     torch.Size([6, 8, 8])
@@ -32,12 +31,13 @@ class Unfolding:
     def matrices(self, tensor: Tensor) -> Tensor:
         """The matrices; a view where the tensor is laid out in order."""
         middle = self.leading + self.rows
-        count, rows = tensor.shape[: self.leading].numel(), tensor.shape[self.leading : middle].numel()
+        count = tensor.shape[: self.leading].numel()
+        rows = tensor.shape[self.leading : middle].numel()
         return tensor.reshape(count, rows, tensor.shape[middle:].numel())
 
 
 @dataclass(frozen=True)
-class About:
+class ParameterInfo:
     """A parameter's name and role; its matrices, if it has some; the weights of h, if it is ρ.
 
     ``scale`` times a coefficient matrix has the norm of the integral operator it stands for: √(mass · ⟨B²⟩) over its
@@ -60,12 +60,14 @@ class About:
         return self.unfolding.matrices(tensor)
 
 
-def about(model: nn.Module) -> dict[str, About]:
+def parameter_info(model: nn.Module) -> dict[str, ParameterInfo]:
     """What is known of every parameter of a model, by its name."""
-    found = {name: About(name, role) for name, role in roles(model).items()}
+    declared = roles(model)
+    found: dict[str, ParameterInfo] = {}
     for name, parameter in model.named_parameters():
-        if found[name].role is Role.NETWORK and parameter.dim() == 2:
-            found[name] = replace(found[name], unfolding=Unfolding(0, 1))
+        role = declared.get(name)
+        is_layer = role is not None and role.use is Use.NETWORK and parameter.dim() == 2
+        found[name] = ParameterInfo(name, role, Unfolding(0, 1) if is_layer else None)
     for prefix, module in model.named_modules():
         name = f"{prefix}.coefficients" if prefix else "coefficients"
         if isinstance(module, Expansion) and name in found:
@@ -73,39 +75,59 @@ def about(model: nn.Module) -> dict[str, About]:
     return found
 
 
-def known(parameters: Sequence[nn.Parameter], given: Sequence[About]) -> list[About]:
-    """What was given, or for bare parameters what their shape says: two dimensions are a matrix."""
-    if given:
-        return list(given)
-    return [About(unfolding=Unfolding(0, 1) if p.dim() == 2 else None) for p in parameters]
+def info_of(parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo]) -> dict[nn.Parameter, ParameterInfo]:
+    """What was given of each, or for bare parameters what their shape says: two dimensions are a matrix."""
+    if not info:
+        info = [ParameterInfo(unfolding=Unfolding(0, 1) if p.dim() == 2 else None) for p in parameters]
+    return dict(zip(parameters, info, strict=True))
 
 
-def _of_expansion(own: About, field: Expansion) -> About:
+def _of_expansion(own: ParameterInfo, field: Expansion) -> ParameterInfo:
+    if own.role is None:
+        return own
+    if own.role.use is Use.DENSITY:
+        return replace(own, measure=_weights_of_heads(field))
     letters = "".join(field.letters)
-    if own.role is Role.DENSITY:
-        basis = field.bases["h"]
-        nodal = isinstance(basis, Nodal) and letters.endswith("h")
-        weights = grid_on(field.axes["h"], basis.rule).weights.tolist() if isinstance(basis, Nodal) and nodal else None
-        return replace(own, measure=None if weights is None else tuple(weights))
-    groups = re.findall("he|.", letters.removeprefix("z"))
-    if own.role not in (Role.KERNEL, Role.TABLE) or len(groups) != 2:
+    unfolding = _unfolding(letters, own.role)
+    if unfolding is None:
         return own
     scale = 1.0
     for letter in letters.removeprefix("z"):
         basis = field.bases[letter]
         scale *= (mass_of(field.axes[letter]) * basis.spread / basis.size) ** 0.5
-    return replace(own, unfolding=Unfolding(int(letters[0] == "z"), len(groups[0])), scale=scale)
+    return replace(own, unfolding=unfolding, scale=scale)
 
 
-class Each(torch.optim.Optimizer):
+def _unfolding(letters: str, role: Role) -> Unfolding | None:
+    """How a kernel or a table is a matrix: by its inputs, or by its counted rows if one other index is left."""
+    widths = letters.removeprefix("z")
+    leading = len(letters) - len(widths)
+    if role.use is Use.KERNEL:
+        rows = widths.removesuffix(role.inputs)
+        return Unfolding(leading, len(rows)) if rows and rows != widths else None
+    if role.use is Use.TABLE:
+        indices = re.findall("he|.", widths)  # h and e together are one index
+        return Unfolding(leading, 1) if len(indices) == 2 else None
+    return None
+
+
+def _weights_of_heads(field: Expansion) -> tuple[float, ...] | None:
+    """The measure of the nodes of h, where ρ is stored at nodes, along the last dimension."""
+    basis = field.bases["h"]
+    if not isinstance(basis, Nodal) or field.letters[-1] != "h":
+        return None
+    return tuple(grid_on(field.axes["h"], basis.rule).weights.tolist())
+
+
+class PerParameter(torch.optim.Optimizer):
     """An optimiser that updates its parameters one by one, with what is known of each."""
 
     needs_matrices = True
 
-    def __init__(self, parameters: Sequence[nn.Parameter], given: Sequence[About], lr: float) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo], lr: float) -> None:
         super().__init__(list(parameters), {"lr": lr})
-        self.about = dict(zip(parameters, known(parameters, given), strict=True))
-        for parameter, own in self.about.items():
+        self.info = info_of(parameters, info)
+        for parameter, own in self.info.items():
             refuse_shards(parameter, type(self).__name__.strip("_"))
             if self.needs_matrices:
                 own.matrices(parameter)
@@ -125,6 +147,10 @@ class Each(torch.optim.Optimizer):
 
 def refuse_shards(parameter: nn.Parameter, who: str) -> None:
     """A matrix that lies on several processes has no norm, rank or inverse on any of them."""
-    if hasattr(parameter, "device_mesh"):
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    from torch.distributed.tensor import DTensor  # takes a second to import, and only processes have shards
+
+    if isinstance(parameter, DTensor):
         remedy = "Train with sharded=False (DDP), or use AdamW for this role."
         raise ConfigError(f"{who} needs whole parameters", got="sharded ones (FSDP)", remedy=remedy)
