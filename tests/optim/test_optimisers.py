@@ -27,6 +27,7 @@ from continua.optim import (
     RiemannianAdam,
     Shampoo,
     SpectrallyNormalised,
+    Use,
     bounded,
     muon,
     parameter_info,
@@ -363,7 +364,7 @@ def test_spectrally_normalised_operators_stay_below_the_bound(name: str) -> None
     for step in range(8):
         advance(model, made, step)
     for own in parameter_info(model).values():
-        if own.role == "kernel":
+        if own.role.use is Use.KERNEL:
             norms = torch.linalg.matrix_norm(own.matrices(model.get_parameter(own.name).detach()), 2) * own.scale
             largest = max(largest, norms.max().item())
     assert 0.7 < largest < 0.8 * 1.02  # two power iterations a step see 98 % of a norm that moves

@@ -12,7 +12,7 @@ from continua.axes import GaussLegendre, Interval, at
 from continua.errors import ConfigError
 from continua.fields import Expansion, Generated
 from continua.flow import Adaptive, Checkpoint, Direct, Dopri5, Fixed
-from continua.optim import AdamW, Shampoo, roles
+from continua.optim import AdamW, Shampoo, Use, roles
 from continua.recipes import SHIPPED, Bundle, CheatsheetSettings, build, cheatsheet, resume, start
 from continua.recipes.recipe import keys
 from continua.training import Objective, Penalties, Run, Sampled, SpectralNorm, Whole, fit
@@ -68,8 +68,8 @@ def test_adamw_trains_the_hypernetwork_and_shampoo_the_kernels(given) -> None:
     of = roles(made.model)
     assert set(trained) == set(of)
     for name, role in of.items():
-        assert isinstance(trained[name], Shampoo if role == "kernel" else AdamW), name
-    assert {"kernel", "network", "table", "gain"} <= {str(role) for role in of.values()}
+        assert isinstance(trained[name], Shampoo if role.use is Use.KERNEL else AdamW), name
+    assert {Use.KERNEL, Use.NETWORK, Use.TABLE, Use.GAIN, Use.SHIFT} <= {role.use for role in of.values()}
 
 
 @pytest.mark.spec("T12", "T3", "T6")
