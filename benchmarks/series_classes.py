@@ -14,8 +14,7 @@ from series_runs import CHOOSING, SEEDS, Runs, line, shown, steps_for, tried
 
 from continua.data.augmentation import Change, drawing, scattered, stretch
 from continua.data.ragged import Ragged
-from continua.recipes.estimators import ContinuaClassifier
-from continua.recipes.series import SeriesSettings
+from continua.estimators import ContinuaClassifier, SeriesSettings
 from continua.tasks.series import Classes, Scale
 from continua.tasks.task import generator_for
 

@@ -8,8 +8,7 @@ from series_data import beijing, co2, nafld2
 from series_runs import CHOOSING, SEEDS, Runs, line, shown, steps_for, tried
 
 from continua.data.augmentation import Change
-from continua.recipes.estimators import ContinuaForecaster
-from continua.recipes.series import SeriesSettings
+from continua.estimators import ContinuaForecaster, SeriesSettings
 
 # --- Beijing ---------------------------------------------------------------------------------------------------------
 

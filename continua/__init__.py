@@ -28,9 +28,10 @@ _ROOMS = {
     "data": "",
     "tasks": "",
     "training": "Elastic KineticEnergy Run fit",
-    "recipes": "ContinuaClassifier ContinuaForecaster",
     "lab": "pareto",
     "convert": "from_hf from_torch to_hf",
+    "recipes": "",
+    "estimators": "ContinuaClassifier ContinuaForecaster",
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
 

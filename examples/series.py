@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from continua.data.augmentation import Change
+from continua.estimators import ContinuaClassifier, ContinuaForecaster, SeriesSettings
 from continua.lab.canvas.canvas import COLOURS, FAINT
 from continua.lab.figure import pyplot, save
-from continua.recipes.estimators import ContinuaClassifier, ContinuaForecaster
-from continua.recipes.series import SeriesSettings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from continua.errors import GridError
 from continua.models import Batch
 from continua.models.latent import Latent, inside
-from continua.recipes.progress import bar
 from continua.tasks.functions import predict
 from continua.training import Run
+from continua.training.progress import share_bar
 
 SHAPES = (
     "An .npz holds points [n, k] and inputs [n], [n, c] or [count, n, c]; a .csv a column for each coordinate, then "
@@ -43,7 +43,7 @@ def run(folder: Path, grid: Path, asked: Path | None, out: Path | None, which: s
     wanted = seen.points if asked is None else read(asked, dim, None).points
     inside(axis, wanted)
     batch = Batch(seen.inputs, times=seen.points, asked=None if asked is None else wanted)
-    with bar("predicting") as watch:
+    with share_bar("predicting") as watch:
         answer = predict(model, batch, watch).cpu().numpy()
     out = out or folder / f"{grid.stem}-answer.npz"
     write(out, wanted.numpy(), answer)

@@ -1,8 +1,9 @@
-"""Shipped recipes, each a function; and estimators in the manner of scikit-learn, imported when first used."""
+"""Shipped recipes, each a function."""
 
-import importlib
+import warnings
 from typing import Any
 
+import continua
 from continua.recipes.cheatsheet import CheatsheetSettings, cheatsheet
 from continua.recipes.elastic import ElasticSettings, elastic
 from continua.recipes.functions import (
@@ -23,8 +24,6 @@ __all__ = [
     "VisionSettings",
     "digits",
     "fashion",
-    "ContinuaClassifier",
-    "ContinuaForecaster",
     "BurgersSettings",
     "DarcySettings",
     "FunctionSettings",
@@ -55,4 +54,5 @@ _ESTIMATORS = ("ContinuaClassifier", "ContinuaForecaster")
 def __getattr__(name: str) -> Any:
     if name not in _ESTIMATORS:
         raise AttributeError(f"module 'continua.recipes' has no attribute {name!r}")
-    return getattr(importlib.import_module("continua.recipes.estimators"), name)
+    warnings.warn(f"{name} has moved: import it from continua.estimators.", DeprecationWarning, stacklevel=2)
+    return getattr(continua, name)

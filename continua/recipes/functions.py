@@ -15,10 +15,10 @@ from continua.lab.canvas.functions import draw_functions, draw_resolution
 from continua.models import Batch, Transformer, zoo
 from continua.models.latent import Latent
 from continua.optim import AdamW, ByRole, Cosine, Muon
-from continua.recipes.progress import bar
 from continua.recipes.recipe import Bundle, shipped
 from continua.tasks.functions import Functions, predict, relative, scattered
 from continua.training import Training
+from continua.training.progress import share_bar
 
 SCHEDULE = Cosine(floor=0.0)  # errors of a few thousandths are the noise of the last steps: these end at zero
 
@@ -112,7 +112,7 @@ def navier_stokes(settings: VorticitySettings) -> Bundle:
 
 def bundle_of(name: str, settings: FunctionSettings, **data: float) -> Bundle:
     """All that a fit of one equation needs."""
-    with bar(f"functions of {name}") as watch:
+    with share_bar(f"functions of {name}") as watch:
         count = settings.train + settings.held_out
         whole = generated(name, count, watch, None, n=settings.fine, seed=settings.draws, **data)
     task = task_of(whole, settings)

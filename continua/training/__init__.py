@@ -16,9 +16,9 @@ from continua.training.penalty import (
     SpectralNorm,
     SquaredWeights,
 )
+from continua.training.progress import Bar, Progress
 from continua.training.run import Run
 from continua.training.settings import Training
-from continua.training.watch import Bar, Progress
 
 __all__ = [
     "Always",

@@ -23,9 +23,9 @@ from continua.training.distributed import World, gathered, joined, quiet, spread
 from continua.training.interrupt import Interrupt
 from continua.training.objective import Objective, Whole
 from continua.training.penalty import penalties as as_penalties
+from continua.training.progress import Bar, OnProgress, Progress
 from continua.training.run import Run
 from continua.training.settings import Training
-from continua.training.watch import Bar, Progress, Watch
 
 SKIPS, ROLLBACKS = 3, 2  # bad steps in a row before going back; times of going back before giving up
 
@@ -48,7 +48,7 @@ def fit(
     optimiser: ByRole = ByRole(),  # noqa: B008  (frozen)
     schedule: Schedule = Cosine(),  # noqa: B008
     penalties: Any = None,
-    watch: Watch | None = None,
+    watch: OnProgress | None = None,
     **settings: Any,
 ) -> Fitted:
     """Train ``model`` on ``task``; the settings are those of ``Training``.
@@ -126,7 +126,7 @@ class _Loop:
     saved: int = -1  # the step of the newest checkpoint
     between: bool = True  # whether weights, optimiser and step belong together
 
-    def run(self, optimiser: ByRole, schedule: Schedule, penalties: Any, watch: Watch | None) -> Fitted:
+    def run(self, optimiser: ByRole, schedule: Schedule, penalties: Any, watch: OnProgress | None) -> Fitted:
         """From where the run is to its end."""
         training = self.training
         self.model.to(self.world.device, torch.float64 if training.precision == "float64" else None)

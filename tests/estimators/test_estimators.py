@@ -13,9 +13,9 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import continua as ct
 from continua.data.augmentation import Change
-from continua.recipes.estimators import ContinuaClassifier, ContinuaForecaster
-from continua.recipes.series import SeriesSettings
+from continua.estimators import ContinuaClassifier, ContinuaForecaster, SeriesSettings
 
 TINY = {"d": 8, "heads": 2, "depth": 1, "verbose": 0, "random_state": 0}
 # enough training for what the checks ask of answers
@@ -55,7 +55,7 @@ def test_scikit_learn_checks_careless_parameters(kind) -> None:
     """Parameters of any type are taken and refused by fit; in a process of its own, where no test checks types."""
     code = f"""
 from sklearn.utils.estimator_checks import {CARELESS} as check
-from continua.recipes.estimators import {kind}
+from continua.estimators import {kind}
 check("{kind}", {kind}())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -222,8 +222,16 @@ def test_answers_of_another_scale_are_learned_and_unknown_ones_left_out() -> Non
 def test_without_scikit_learn_there_is_a_sentence() -> None:
     script = (
         "import sys; sys.modules['sklearn'] = None\n"
-        "try:\n    import continua.recipes.estimators\n"
+        "try:\n    import continua.estimators\n"
         "except ValueError as said:\n    print(said)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("Install the extra: pip install 'continua[series]'.")
+
+
+@pytest.mark.spec("B4")
+def test_the_old_home_of_the_estimators_is_still_open() -> None:
+    with pytest.warns(DeprecationWarning, match=r"continua\.estimators"):
+        assert ct.recipes.ContinuaClassifier is ContinuaClassifier is ct.ContinuaClassifier
+    with pytest.raises(AttributeError, match="ContinuaClasifier"):
+        _ = ct.recipes.ContinuaClasifier

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # A room imports only rooms that stand before it.
 ROOMS = [
     "axes", "geometry", "fields", "flow", "operators", "models", "optim", "data", "tasks", "training", "lab",
-    "convert", "recipes", "cli", "studio",
+    "convert", "recipes", "estimators", "cli", "studio",
 ]  # fmt: skip
 COMMON = {"typing", "errors", "config", "tree"}  # open to every room, and they import no room themselves
 SEAM = "continua.flow.vectorfield"  # all that operators may know of flow: they know nothing of solvers

@@ -9,12 +9,12 @@ from continua.axes import Points, Times
 from continua.data.augmentation import Change, drawing, ending, scattered, stretch
 from continua.data.ragged import Ragged
 from continua.errors import ConfigError, GridError
+from continua.estimators.settings import SeriesSettings, Size, classifier, forecaster
 from continua.fields import counted
 from continua.models import Observations, Readout, Transformer
 from continua.models.build import discrete_axes, pre_norm
 from continua.operators import LayerNorm, Pointwise
 from continua.operators.convolution import Convolution, fit
-from continua.recipes.series import SeriesSettings, Size, classifier, forecaster
 from continua.tasks.forecasting import Answers, Asked, Filling, Quantiles, question
 from continua.tasks.series import Classes, Scale
 from continua.tasks.task import Task, generator_for

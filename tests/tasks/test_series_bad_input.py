@@ -6,8 +6,7 @@ import torch
 
 from continua.data.ragged import Ragged
 from continua.errors import CheckpointError, ConfigError, ContinuaError, GridError, ShapeError
-from continua.recipes.estimators import ContinuaClassifier, ContinuaForecaster
-from continua.recipes.series import SeriesSettings
+from continua.estimators import ContinuaClassifier, ContinuaForecaster, SeriesSettings
 from continua.tasks.forecasting import Filling
 from continua.tasks.series import Classes, Scale
 from tests.refusals import refused

@@ -17,8 +17,8 @@ from continua.models import Batch, Transformer, View
 from continua.tasks import Example
 from continua.training import Bar, Progress, Run
 from continua.training.checkpoint import found as checkpoints
+from continua.training.progress import OnProgress
 from continua.training.run import CHECKPOINTS
-from continua.training.watch import Watch
 from continua.typing import Tensor
 
 Probe = Callable[[Any, Batch | Tensor], Dynamics]
@@ -63,7 +63,7 @@ class ProbeEvery:
     batch: Batch | Tensor
     run: Run | str | Path | None = None
     every: int = 100
-    watch: Watch = field(default_factory=Bar)
+    watch: OnProgress = field(default_factory=Bar)
     probe: Probe = probe
     _snapshots: list[Snapshot] = field(default_factory=list, init=False, repr=False)
     _started: bool = field(default=False, init=False, repr=False)

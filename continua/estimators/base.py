@@ -13,13 +13,13 @@ from continua.data.augmentation import Change
 from continua.data.generation import generator_for
 from continua.data.ragged import JUMP, Ragged
 from continua.errors import CheckpointError, ConfigError, GridError, ShapeError
+from continua.estimators.settings import SeriesSettings, Size
 from continua.models import load as load_model
 from continua.optim import AdamW, ByRole, Cosine
-from continua.recipes.series import SeriesSettings, Size
 from continua.tasks.series import Scale
 from continua.tasks.task import Task
 from continua.training import fit
-from continua.training.watch import Bar, Progress
+from continua.training.progress import Bar, Progress
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin

@@ -1,4 +1,4 @@
-"""Estimators in the manner of scikit-learn for irregular series: ``ContinuaClassifier`` and ``ContinuaForecaster``."""
+"""Forecasting and filling in irregular series, in the manner of scikit-learn."""
 
 from typing import Any
 
@@ -6,111 +6,17 @@ import numpy as np
 import torch
 
 from continua.data.ragged import Ragged
-from continua.errors import ConfigError, GridError, ShapeError
-from continua.recipes.estimator_base import (  # which refuses with a remedy where scikit-learn is not installed
+from continua.errors import GridError, ShapeError
+from continua.estimators.base import (  # which refuses with a remedy where scikit-learn is not installed
     Array,
-    ClassifierMixin,
     RegressorMixin,
     SeriesEstimator,
     check_array,
-    check_classification_targets,
     check_is_fitted,
-    column_or_1d,
 )
-from continua.recipes.series import SeriesSettings, classifier, forecaster
+from continua.estimators.settings import SeriesSettings, forecaster
 from continua.tasks.forecasting import Answers, Asked, Filling, Quantiles, question
-from continua.tasks.series import Classes
 from continua.tasks.task import Task
-
-
-class ContinuaClassifier(ClassifierMixin, SeriesEstimator):
-    """The class of a series, by a continuous Transformer over its own time stamps.
-
-    ``fit(X, y)`` takes an array [n, t] or [n, t, channels], or a list of arrays [t] or [t, channels] of unequal
-    length; NaN is a missing value; ``times=`` are stamps [t], [n, t] or a list. Trained on one sampling it serves
-    others: ``predict(finer, times=…)``. ``d``, ``heads`` and ``depth`` are the native size of ``model_``, ``steps``
-    how long it is trained, ``settings`` all that seldom changes. ``verbose=0`` shows nothing.
-
-    >>> import numpy as np
-    >>> t = np.arange(12.0)
-    >>> X = [np.sin(w * t[:n]) for n, w in [(12, 0.5), (9, 2.0)] * 8]
-    >>> model = ContinuaClassifier(d=16, heads=2, depth=1, steps=60, random_state=0).fit(X, ["slow", "fast"] * 8)
-    >>> model.predict(X[:2]).tolist()
-    ['slow', 'fast']
-    """
-
-    def __init__(
-        self,
-        d: int = 32,
-        heads: int = 4,
-        depth: int = 3,
-        steps: int = 1000,
-        settings: SeriesSettings | None = None,
-        verbose: int = 1,
-        random_state: Any = None,
-    ) -> None:
-        self.d, self.heads, self.depth, self.steps = d, heads, depth, steps
-        self.settings, self.verbose, self.random_state = settings, verbose, random_state
-
-    def fit(self, X: Any, y: Any, times: Any = None) -> "ContinuaClassifier":
-        """Learn the classes ``y`` of the series ``X``."""
-        series = self._read(X, times, reset=True)
-        labels = _labels(y, len(series))
-        self.classes_, numbers = np.unique(labels, return_inverse=True)
-        chosen = self._settle(series)
-        count, held = len(self.classes_), self._held(len(series), chosen.held_out)
-        task = Classes(series, torch.from_numpy(numbers).long(), self.scale_, chosen.batch, chosen.change, held)
-        self._train(classifier(self.scale_, count, self._size, chosen, self.seed_), task, chosen)
-        return self
-
-    @torch.no_grad()
-    def predict_proba(self, X: Any, times: Any = None) -> Array:
-        """The probability of each class [n, classes], in the order of ``classes_``."""
-        check_is_fitted(self)
-        series = self._read(X, times, reset=False)
-        parts = torch.arange(len(series)).split(256)
-        found = [self.model_(self.scale_.told(series.rows(rows))).double().softmax(-1) for rows in parts]
-        made: Array = torch.cat(found).numpy(force=True)
-        return made
-
-    def predict(self, X: Any, times: Any = None) -> Array:
-        """The most probable class of each series."""
-        found: Array = self.predict_proba(X, times).argmax(1)
-        return np.asarray(self.classes_[found])
-
-    def score(self, X: Any, y: Any, times: Any = None) -> float:
-        """The share of right answers; a class that fit never saw is refused."""
-        found = self.predict(X, times)
-        labels = _labels(y, len(found))
-        unseen = sorted(set(labels.tolist()) - set(self.classes_.tolist()), key=str)
-        if unseen:
-            remedy = "Drop these series, or fit with examples of the class."
-            raise ConfigError("only classes seen in fit can be scored", got=repr(unseen[0]), remedy=remedy)
-        return float((found == labels).mean())
-
-    def _fitted(self) -> dict[str, Any]:
-        return {**super()._fitted(), "classes_": self.classes_.tolist(), "dtype": self.classes_.dtype.str}
-
-    def _remember(self, plain: dict[str, Any]) -> None:
-        self.classes_ = np.array(plain["classes_"], dtype=plain["dtype"])
-        del self.dtype
-
-
-def _labels(y: Any, count: int) -> Array:
-    """One label for each series."""
-    if y is None:
-        remedy = "Give one label for each series."
-        raise ConfigError("this estimator requires y to be passed, but the target y is None", remedy=remedy)
-    check_classification_targets(y)
-    labels = np.asarray(y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = column_or_1d(labels, warn=True)
-    if labels.ndim != 1 or len(labels) != count:
-        got, remedy = list(labels.shape), "Give one label for each series."
-        raise ConfigError(
-            f"inconsistent numbers of samples: {count} series need as many labels", got=got, remedy=remedy
-        )
-    return labels
 
 
 class ContinuaForecaster(RegressorMixin, SeriesEstimator):

@@ -1,10 +1,15 @@
-"""Progress that people look at: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of trainings and of other long work: a bar on a terminal, a line now and then elsewhere."""
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from continua.data.generation import ShareDone
+
+SOON = 2.0  # seconds of silence before anything is shown of work that is no training
 
 
 class Progress(NamedTuple):
@@ -17,7 +22,7 @@ class Progress(NamedTuple):
     note: str = ""
 
 
-Watch = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 
 
 @dataclass
@@ -70,3 +75,35 @@ class Bar:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+@contextmanager
+def share_bar(what: str) -> Iterator[ShareDone]:
+    """Yield a function that is told which share is done; on a terminal a bar, elsewhere a line every ten seconds."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    begun = said = time.monotonic()
+    terminal = sys.stderr.isatty()
+    drawn = Progress(console=Console(stderr=True), transient=True) if terminal else None
+    task = None
+
+    def tell(share: float) -> None:
+        nonlocal said, task
+        now = time.monotonic()
+        if now - begun < SOON:
+            return
+        if drawn is not None:
+            if task is None:
+                drawn.start()
+                task = drawn.add_task(what, total=1.0)
+            drawn.update(task, completed=share)
+        elif now - said >= 10.0:
+            said = now
+            sys.stderr.write(f"{what}: {100 * share:.0f} %\n")
+
+    try:
+        yield tell
+    finally:
+        if drawn is not None and task is not None:
+            drawn.stop()
