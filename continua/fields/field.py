@@ -21,9 +21,10 @@ from continua.typing import Letter, Tensor
 
 @runtime_checkable
 class Field(Protocol):
-    """A function of the axes ``letters``, in that order."""
+    """A function of the axes ``letters``, in that order; ``role`` says what it is for, where it is part of a model."""
 
     letters: tuple[Letter, ...]
+    role: Role | None
 
     def on(self, **grids: Grid) -> Tensor:
         """Return the values on the product of the grids, one tensor dimension a letter."""

@@ -291,7 +291,7 @@ class Cells(nn.Module):
             raise ConfigError("cells tile the domain of the tokens", got=f"{weights.axes.t}", remedy=remedy)
         self.tiling, self.channels = tiling, channels
         self.entries = channels * tiling.size + 1
-        self.table = weights.table(self.entries, "d", std=self.entries**-0.5)
+        self.table = weights.table(self.entries, "d", std=self.entries**-0.5)  # not LIFT: schemes draw it as a look-up
         self.bias = weights.table(1, "d", std=0.02, role=SHIFT)
         self.place = weights.table(tiling.count, "d", std=0.02) if placed else None
 
@@ -373,7 +373,7 @@ class FromCells(nn.Module):
         super().__init__()
         self.tiling, self.out, self.blend = tiling, out, blend
         self.before = nn.ModuleList(before)
-        self.head = weights.table(out * tiling.size, "d", kernel_std(weights, "d"))
+        self.head = weights.table(out * tiling.size, "d", kernel_std(weights, "d"))  # not HEAD: as the table above
         self.bias = nn.Parameter(torch.zeros(out * tiling.size))
 
     def parameter_roles(self) -> dict[str, Role | None]:

@@ -103,7 +103,8 @@ class _KFAC(PerParameter):
         """Average and invert what was seen since the last step."""
         a, g = self._seen(p)
         if "inputs" not in state:
-            state["inputs"], state["outputs"] = a, g
+            state["inputs"] = a
+            state["outputs"] = g
         elif bool(torch.isfinite(a.sum() + g.sum())):  # one bad batch would spoil the average
             looks = float(state["step"]) // self.chosen.every + 1
             rate = max(1 - self.chosen.beta, 1 / looks)
