@@ -13,6 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from continua.axes import Discretisation
+from continua.cli.tokens import context_of, token_table
 from continua.errors import CheckpointError, ConfigError, ContinuaError, ShapeError
 from continua.flow import Fixed, LieTrotter
 from continua.lab.canvas.dynamics_plots import (
@@ -103,17 +104,18 @@ def measure(seen: Recording, watch: Callable[[str], ReportCount]) -> Findings:
 
 def read(console: Console, model: Any, where: "Path | Run", text: str | None) -> tuple[Batch, list[list[str]]]:
     """The texts as one batch, padded, and the names of their tokens."""
-    embed = getattr(model.embed, "embed", model.embed)
-    vocabulary, room = getattr(embed, "vocab", None), getattr(getattr(embed, "position", None), "count", None)
-    if vocabulary is None:
+    table = token_table(model)
+    if table is None:
         remedy = "From Python, continua.lab.dynamics(model, batch) takes any batch."
-        raise ConfigError("--dynamics reads tokens", got=f"a model of {type(embed).__name__}", remedy=remedy)
+        raise ConfigError("--dynamics reads tokens", got=f"a model of {type(model.embed).__name__}", remedy=remedy)
+    room = context_of(table)
     if text is not None and not text.strip():
         raise ShapeError("--dynamics needs a text", got=repr(text), remedy='Write --text "some text", or leave it out.')
-    ids, names = _numbers(console, where, None if text is None else (text,), vocabulary)
+    ids, names = _numbers(console, where, None if text is None else (text,), table.vocab)
     if room is not None and max(map(len, ids)) > room:
         console.print(f"Texts are cut after {room} tokens, the model's context.")
-        ids, names = [row[:room] for row in ids], [row[:room] for row in names]
+        ids = [row[:room] for row in ids]
+        names = [row[:room] for row in names]
     length = max(map(len, ids))
     there = torch.tensor([[i < len(row) for i in range(length)] for row in ids])
     values = torch.tensor([row + [0] * (length - len(row)) for row in ids])

@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -14,6 +13,7 @@ from continua.cli.sizes import parse_at
 from continua.errors import ConfigError
 from continua.lab import Pareto, pareto
 from continua.recipes import build, changes_of
+from continua.tasks import Functions, Text
 from continua.training import Run
 
 UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "s": 1.0, "ms": 1e-3, "us": 1e-6,
@@ -23,7 +23,8 @@ FILE, WINDOWS = "pareto.json", 16  # windows of held-out text for a quick look
 
 def run(path: Path, sizes: list[str], windows: int, out: Path | None) -> None:
     """Measure, print, draw and keep."""
-    console, opened = Console(), Run.open(path)
+    console = Console()
+    opened = Run.open(path)
     found = measure(console, opened, [parse_at(size) for size in sizes] or None, windows)
     show(console, found)
     kept = found.save(opened.folder / FILE)
@@ -36,9 +37,10 @@ def measure(console: Console, run: Run, sizes: list[Discretisation] | None, wind
     if "recipe" not in run.about:
         remedy = "Measure it from Python: continua.lab.pareto(model, task)."
         raise ConfigError("this run was not made by a recipe", got=run.folder, remedy=remedy)
-    bundle, model = build(run.about["recipe"], changes_of(run)), run.model()
-    task: Any = bundle.task
-    if windows and hasattr(task, "limit"):
+    bundle = build(run.about["recipe"], changes_of(run))
+    model = run.model()
+    task = bundle.task
+    if windows and isinstance(task, Text | Functions):
         task = replace(task, limit=windows)
     law = bundle.training.elastic
     native = {"d": model.native.d.n, "h": model.native.h.n, "z": model.native.z.steps}

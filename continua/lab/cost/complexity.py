@@ -11,7 +11,7 @@ from typing import Any
 
 from continua.axes import Axes, Discretisation, Points
 from continua.errors import ConfigError, ShapeError
-from continua.fields import Expansion
+from continua.fields import Expansion, Nodal
 from continua.flow import Fixed, VectorField, depths, solve
 from continua.flow.stepping import rehearsed
 from continua.models import (
@@ -20,6 +20,8 @@ from continua.models import (
     Observations,
     Patches,
     Queries,
+    Readout,
+    Tokens,
     Transformer,
     View,
     Widened,
@@ -295,7 +297,7 @@ def _embedding(embed: Any, n: Sizes) -> list[CostItem]:
     if isinstance(embed, Queries):
         once = 2 * n.b * n.t * n.d * n.d
         return [CostItem("embedding", once, once, n.b * n.t * n.d)]
-    norm = getattr(embed, "norm", None)
+    norm = embed.norm if isinstance(embed, Tokens) else None
     return [] if norm is None else [replace(cost, name=f"embedding {cost.name}") for cost in work(norm, n)]
 
 
@@ -326,7 +328,7 @@ def _fields(model: Transformer, chosen: Discretisation) -> list[CostItem]:
         module for side in (model.embed, model.readout, model.bank) if side is not None for module in side.modules()
     ]
     once = sum(_reading(field, grids, model.axes) for field in outside)
-    if getattr(model.readout, "tied", False):  # a tied head reads the table once more
+    if isinstance(model.readout, Readout) and model.readout.tied:  # a tied head reads the table once more
         once += _reading(model.embed.table, grids, model.axes)
     return [cost for cost in [*read, CostItem("embedding and readout fields", once, once)] if cost.forward]
 
@@ -340,8 +342,7 @@ def _reading(field: Any, grids: dict[str, Any], axes: Axes) -> int:
         grid, basis, axis = grids.get(letter), field.bases[letter], field.axes[letter]
         if grid is None or axis != axes[letter] or grid.key == basis.native_key(axis):
             continue
-        rows = getattr(basis, "rows", None)
-        if rows is None or rows(axis, grid.nodes) is None:
+        if not isinstance(basis, Nodal) or basis.rows(axis, grid.nodes) is None:
             flops += 2 * len(grid) * math.prod(shape)
         shape[position] = len(grid)
     return flops

@@ -54,6 +54,12 @@ class Interaction:
         """Q, K and V: what a solve differentiates through."""
         return self.q, self.k, self.v
 
+    @property
+    def besides(self) -> list[str]:
+        """Which of q, k, v and feed are given, by name: the theory knows Q = K = V = I and F = 0."""
+        given = {"q": self.q, "k": self.k, "v": self.v, "feed": self.feed}
+        return [name for name, part in given.items() if part is not None]
+
     def velocity(self, x: Float[Tensor, "*b n d"], weights: Float[Tensor, "*b n"] | None = None) -> Tensor:
         """x', tangent to the sphere."""
         return tangent(x, self.drift(x, weights))
@@ -191,3 +197,14 @@ def balanced(scores: Tensor, logs: Tensor, symmetric: bool) -> Tensor:
 
 
 INTERACTIONS = {each.name: each for each in (SelfAttention, Unnormalised, Sinkhorn, Hardmax)}
+
+Named = str | Interaction | type[Interaction]  # what theory asks of an interaction is its kind
+
+
+def name_of(interaction: Named) -> str:
+    """``SA`` of ``"SA"``, of ``SelfAttention`` and of ``SelfAttention(9.0)``."""
+    if isinstance(interaction, str):
+        return interaction
+    if isinstance(interaction, Interaction) or (isinstance(interaction, type) and issubclass(interaction, Interaction)):
+        return interaction.name
+    raise ConfigError("an interaction is one, its class or its name", got=interaction, remedy='Write "SA".')

@@ -11,7 +11,7 @@ import numpy
 import torch
 
 from continua.errors import ConfigError
-from continua.flow import Adaptive, Control, OnSphere, SaveAt, Solver, Tsit5, solve
+from continua.flow import Adaptive, Control, Fixed, OnSphere, SaveAt, Solver, Tsit5, solve
 from continua.geometry import retract, tangent
 from continua.lab.particles.interaction import Interaction
 from continua.lab.particles.particles import Particles
@@ -19,6 +19,7 @@ from continua.lab.progress import ReportShare
 from continua.typing import Float, Tensor
 
 FRAMES = 64
+NOISY_STEP = 0.01  # of Euler–Maruyama, in time
 
 
 class Norm(enum.Enum):
@@ -160,8 +161,11 @@ def _noisy(
 ) -> Simulation:
     """Euler–Maruyama with a return to the sphere: drift, and a tangent Gaussian of variance 2 dt/κ."""
     until = float(times[-1])
-    steps = getattr(control, "steps", None) or max(1, math.ceil(until / 0.01))
-    dt, x, kept, done = until / steps, particles.x, [], 0
+    steps = control.steps if isinstance(control, Fixed) else max(1, math.ceil(until / NOISY_STEP))
+    dt = until / steps
+    x = particles.x
+    kept: list[Tensor] = []
+    done = 0
     for time in times.tolist():
         while done < round(time / dt):
             noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)

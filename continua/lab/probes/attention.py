@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -10,7 +9,7 @@ from continua.axes import Discretisation, Grid
 from continua.axes.grid import absent
 from continua.errors import ConfigError, ShapeError
 from continua.models import Batch, EncoderDecoder, Transformer, View
-from continua.operators import Context, Recorded
+from continua.operators import Attention, Context, Mask, Recorded
 from continua.typing import Float, Tensor
 
 
@@ -98,7 +97,8 @@ def entropy(one: AttentionMap) -> Float[Tensor, "b h t"]:
     At most log w(allowed sources), reached by uniform attention, and steady when stamps are refined.
     Discrete case: on counted tokens w = 1 and this is −Σ A log A exactly.
     """
-    a, base = one.weights, one.base.to(one.weights)
+    a = one.weights
+    base = one.base.to(a)
     h = (torch.special.xlogy(a, base) - torch.special.xlogy(a, a)).sum(-1)
     return torch.where(one.rows[:, None] > 0, h, 0.0)
 
@@ -150,7 +150,7 @@ def _run(
         raise ShapeError("an encoder–decoder needs a source", got="none", remedy="Pass Batch(values, source=…).")
     seen = record()
     memory, _, grid = model.encoder.run(batch.source, at, Context(record=seen))
-    maps = _maps(model.encoder, batch.source, at, (grid, Context(record=seen)), "encoder.")
+    maps = _maps(model.encoder, batch.source, at, grid, Context(record=seen), "encoder.")
     context = Context(memory, grid, cross_pairs=batch.cross_pairs, record=record())
     answer, own = _side(model.decoder, batch, at, context, "decoder.")
     return answer, maps + own
@@ -160,38 +160,40 @@ def _side(
     model: Transformer, batch: Batch, at: Discretisation | None, context: Context, prefix: str
 ) -> tuple[Tensor, list[AttentionMap]]:
     answer, _, grid = model.run(batch, at, context)
-    return answer, _maps(model, batch, at, (grid, context), prefix)
+    return answer, _maps(model, batch, at, grid, context, prefix)
 
 
 def _maps(
-    model: Transformer, batch: Batch, at: Discretisation | None, seen: tuple[Grid, Context], prefix: str
+    model: Transformer, batch: Batch, at: Discretisation | None, t: Grid, context: Context, prefix: str
 ) -> list[AttentionMap]:
     """Dress what was recorded with names, grids and measures."""
-    t, context = seen
-    record, grids = context.record, model.settle(at).grids(model.axes)
+    record = context.record
+    grids = model.settle(at).grids(model.axes)
     if model.bank is not None:  # its slots stand beside what cross-attention sees
         context = model.bank({**grids, "t": t}, context)
     if not record:
         remedy = "Look at a model with attention in its block."
         raise ConfigError("nothing was recorded", got="no attention operator", remedy=remedy)
     names = {id(module): name for name, module in model.named_modules()}
-    heads, length = grids["h"], model.axes.z.end - model.axes.z.start
+    heads = grids["h"]
+    length = model.axes.z.end - model.axes.z.start
     counts: dict[int, int] = {}
     for one in record:
         counts[id(one.operator)] = counts.get(id(one.operator), 0) + 1
     maps = []
     for one in record:
-        operator: Any = one.operator
-        cross = bool(getattr(operator, "cross", False))
+        operator = one.operator
+        cross = isinstance(operator, Attention) and operator.cross
+        mask = operator.mask if isinstance(operator, Attention) else None
         s = context.grid if cross and context.grid is not None else t
         pairs = context.cross_pairs if cross else batch.pairs
-        base = _base(t, s, getattr(operator, "mask", None), pairs, not cross).to(one.weights)
+        base = _base(t, s, mask, pairs, not cross).to(one.weights)
         dz = length / counts[id(operator)]
         maps.append(AttentionMap(prefix + names[id(operator)], one.z, dz, one.weights, base, t, s, heads, not cross))
     return maps
 
 
-def _base(t: Grid, s: Grid, mask: Any, pairs: Tensor | None, is_self: bool) -> Tensor:
+def _base(t: Grid, s: Grid, mask: Mask | None, pairs: Tensor | None, is_self: bool) -> Tensor:
     """w(t, s): [b or 1, 1 or h, t, s]."""
     base = s.weights[..., None, None, :].expand(*s.weights.shape[:-1], 1, len(t), len(s))
     if mask is not None:

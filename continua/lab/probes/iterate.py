@@ -188,12 +188,9 @@ def _numbers(seen: Recording, x: Tensor, angle: float) -> tuple[float, float, fl
 def _said(seen: Recording, x: Tensor) -> Tensor | None:
     """The likeliest answer for each counted token, of a model with a vocabulary."""
     stack = seen.stack
-    model, like = stack.model, next(stack.model.parameters())
-    if model.readout is None:
-        return None
-    grids = {**stack.grids, "steps": model.mean_step(stack.at.z)}
-    answer: Tensor = model.readout(x.to(like) / stack.root.to(like), grids, getattr(model.embed, "table", None))
-    return answer.argmax(-1)[seen.counted] if answer.shape[:2] == x.shape[:2] else None
+    like = next(stack.model.parameters())
+    answer = stack.answer(x.to(like) / stack.root.to(like))
+    return None if answer is None or answer.shape[:2] != x.shape[:2] else answer.argmax(-1)[seen.counted]
 
 
 def _agreement(seen: Recording, x: Tensor, said: Tensor | None) -> float | None:

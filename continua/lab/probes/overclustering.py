@@ -9,7 +9,7 @@ from torch import nn
 from continua.axes import Discretisation
 from continua.errors import ConfigError
 from continua.lab.probes.separation import RIDGE, Level, Pool, Samples, accuracy, follow, mean_token
-from continua.lab.probes.stack import evaluating, opened
+from continua.lab.probes.stack import Stack, evaluating, opened
 from continua.models import View
 from continua.tasks import Example
 from continua.typing import Tensor
@@ -67,17 +67,14 @@ def overclustered(
     for again in range(1, repeats + 1):
         for z, dz in stack.steps[-layers:]:
             x = stack.advance(z, dz, x)
-        said = _said(seen, x, stack.grids)
+        said = _said(seen, stack, x)
         length = sum(dz for _, dz in stack.steps[-layers:])
         levels.append(seen.level((x * root.to(like)).double().cpu(), end + again * length, said))
     return Overclustered(layers, tuple(levels), 1.0 / int(seen.labels.unique().numel()))
 
 
-def _said(seen: Samples, x: Tensor, grids: Any) -> float | None:
+def _said(seen: Samples, stack: Stack, x: Tensor) -> float | None:
     """The accuracy of the model's own readout on these states."""
-    model = seen.model
-    if model.readout is None:
-        return None
-    with evaluating(model):
-        grids = {**grids, "steps": model.mean_step(seen.at.z)}
-        return accuracy(model.readout(x, grids, getattr(model.embed, "table", None)), seen.labels)
+    with evaluating(seen.model):
+        answer = stack.answer(x)
+    return None if answer is None else accuracy(answer, seen.labels)

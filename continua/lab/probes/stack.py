@@ -95,6 +95,14 @@ class Stack:
         moved: Tensor = self.at.z.solver.step(self.field, z, dz, x, self.args)
         return moved
 
+    def answer(self, x: Tensor) -> Tensor | None:
+        """What the model's own readout says of states at the end of depth; None without one."""
+        if self.model.readout is None:
+            return None
+        grids = {**self.grids, "steps": self.model.mean_step(self.at.z)}
+        answer: Tensor = self.model.readout(x, grids, getattr(self.model.embed, "table", None))
+        return answer
+
 
 def _read(args: Args, z: float) -> dict[str, Tensor]:
     """What applies at depth z; nothing of an operator without weights."""

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
 from continua.errors import ConfigError, nearest
 from continua.lab.particles.bessel import log_mean, quotients, ratio
+from continua.lab.particles.interaction import Interaction, Named, name_of
 from continua.typing import Tensor
 
 LARGEST = 1e8  # the continued fraction takes about 6·√β steps
@@ -16,14 +16,14 @@ Beta = float | Sequence[float]
 
 
 def growth_rates(
-    beta: Beta, d: int = 2, interaction: Any = "SA", modes: int | None = None, kappa: float | None = None
+    beta: Beta, d: int = 2, interaction: Named = "SA", modes: int | None = None, kappa: float | None = None
 ) -> Tensor:
     """λ_l for l = 0, …, modes: a harmonic of degree l on top of the uniform measure of S^{d−1} grows as e^{λ_l t}.
 
     With ν = d/2 − 1, r_l = I_{l+ν}(β)/I_ν(β) and c_l = Γ(d/2)(2/β)^ν I_{l+ν}(β):
     SA l(l+d−2) r_l/β · USA l(l+d−2) c_l/β · Sinkhorn (l(l+d−2)/β) r_l/(1+r_l), each −l(l+d−2)/κ with noise √(2/κ) dW.
 
-    ``interaction`` is a name, or anything that has one as ``.name``: what counts is its kind and, unless ``kappa`` is
+    ``interaction`` is one, its class or its name: what counts is its kind and, unless ``kappa`` is
     given, its noise; β is the first argument. A sequence of β is one for each head: rates add.
     Without ``modes`` there are as many as matter (the others are below 1e-16 of the fastest). The rates of USA are as
     large as e^β; where they leave the range of numbers ``log_growth_rates`` gives their logarithm.
@@ -41,11 +41,12 @@ def growth_rates(
         got = f"beta={max(betas, key=abs):g}"
         remedy = "Use log_growth_rates, or SA, whose rates stay below one."
         raise ConfigError("the growth rates of USA leave the range of numbers", got=got, remedy=remedy)
-    noise = getattr(interaction, "kappa", math.inf) if kappa is None else kappa
-    return rates - _degrees(d, count) / _positive(noise, "the noise parameter kappa")
+    if kappa is None:
+        kappa = interaction.kappa if isinstance(interaction, Interaction) else math.inf
+    return rates - _degrees(d, count) / _positive(kappa, "the noise parameter kappa")
 
 
-def log_growth_rates(beta: float, d: int = 2, interaction: Any = "USA", modes: int | None = None) -> Tensor:
+def log_growth_rates(beta: float, d: int = 2, interaction: Named = "USA", modes: int | None = None) -> Tensor:
     """log |λ_l| for l = 0, …, modes (−∞ for l = 0): finite where the rates of USA themselves are not.
 
     >>> bool(log_growth_rates(1e4)[1:5].isfinite().all())
@@ -56,7 +57,9 @@ def log_growth_rates(beta: float, d: int = 2, interaction: Any = "USA", modes: i
     return rate.abs().log() + scale
 
 
-def rotated_rates(beta: float, alpha: float, phi: float, modes: int | None = None, interaction: Any = "USA") -> Tensor:
+def rotated_rates(
+    beta: float, alpha: float, phi: float, modes: int | None = None, interaction: Named = "USA"
+) -> Tensor:
     """λ_k = −ik [ sin ψ I_1 + e^{ikα} ( sin ψ I_k′ + i cos ψ k I_k/β ) ], ψ = α + φ, on the circle: complex.
 
     Scores cos(θ_i − θ_j + α) (KᵀQ a rotation by α), values rotated by φ. The real part is growth, −Im λ_k / k the speed
@@ -70,7 +73,7 @@ def rotated_rates(beta: float, alpha: float, phi: float, modes: int | None = Non
         if not math.isfinite(angle):
             raise ConfigError("rotations are finite angles", got=angle, remedy="Give alpha and phi in radians.")
     (beta,) = _heads(beta, 2)
-    name = _name(interaction)
+    name = name_of(interaction)
     if name not in ROTATED:
         remedy = f"Use one of {', '.join(ROTATED)}, or simulate."
         raise ConfigError("rotated growth rates are known for some interactions only", got=name, remedy=remedy)
@@ -90,7 +93,7 @@ def rotated_rates(beta: float, alpha: float, phi: float, modes: int | None = Non
     return rates * math.exp(scale)
 
 
-def layer_factor(epsilon: float, beta: Beta, d: int = 2, interaction: Any = "SA", modes: int | None = None) -> Tensor:
+def layer_factor(epsilon: float, beta: Beta, d: int = 2, interaction: Named = "SA", modes: int | None = None) -> Tensor:
     """1 + ε λ_l / (1 + ε a): what a harmonic of degree l is multiplied by in one layer N(x + ε·Attn(x)), for any ε.
 
     a = r_1 (SA, Sinkhorn) or c_1 (USA) is how much attention to the uniform measure lengthens a token. Discrete case:
@@ -106,7 +109,7 @@ def layer_factor(epsilon: float, beta: Beta, d: int = 2, interaction: Any = "SA"
     return 1 + epsilon * rates / length
 
 
-def k_max(beta: float, d: int = 2, interaction: Any = "SA") -> int:
+def k_max(beta: float, d: int = 2, interaction: Named = "SA") -> int:
     """argmax_l λ_l ≥ 1, the mode that grows fastest; the same for USA and SA.
 
     About √(2β + ν²) − ν, ν = d/2 − 1. On the circle it is round(√(2β)) for β = 1, …, 100, and within one of it for
@@ -188,15 +191,11 @@ def _enough(beta: float, d: int) -> int:
 # --- what may be asked ----------------------------------------------------------------------------------------------
 
 
-def _name(interaction: Any) -> str:
-    return interaction if isinstance(interaction, str) else str(getattr(interaction, "name", interaction))
-
-
-def _kind(interaction: Any) -> Kind:
-    name = _name(interaction)
-    if not isinstance(interaction, str | type):
-        extra = [part for part in ("q", "k", "v", "feed") if getattr(interaction, part, None) is not None]
-        if extra or getattr(interaction, "causal", False):
+def _kind(interaction: Named) -> Kind:
+    name = name_of(interaction)
+    if isinstance(interaction, Interaction):
+        extra = interaction.besides
+        if extra or interaction.causal:
             remedy = "Give the name alone for the plain interaction; see rotated_rates for rotations of the circle."
             got = ", ".join(extra or ["causal=True"])
             raise ConfigError("growth rates are those of Q = K = V = I and nothing besides", got=got, remedy=remedy)

@@ -208,7 +208,7 @@ def kind_of(interaction: Interaction) -> Callable[[Tensor, Blur, float], Pull]:
     if interaction.name not in KINDS:
         remedy = nearest(interaction.name, list(KINDS))
         raise ConfigError("no mean field is known for this interaction", got=interaction.name, remedy=remedy)
-    extra = [name for name in ("q", "k", "v", "feed") if getattr(interaction, name) is not None]
+    extra = interaction.besides
     if extra or interaction.causal:
         remedy = "Leave it out, or simulate particles."
         got = ", ".join(extra or ["causal=True"])

@@ -9,6 +9,7 @@ import torch
 
 from continua.errors import ConfigError, nearest
 from continua.flow import Adaptive, SaveAt, Tsit5, solve
+from continua.lab.particles.interaction import Named, name_of
 from continua.typing import Float, Tensor
 
 CONTROL = Adaptive(rtol=1e-10, atol=1e-12, max_steps=100_000)
@@ -44,7 +45,7 @@ class Equiangular:
         return 1 - self.gap
 
 
-def equiangular_slope(gamma: Tensor | float, n: int, beta: float, interaction: Any = "SA") -> Tensor:
+def equiangular_slope(gamma: Tensor | float, n: int, beta: float, interaction: Named = "SA") -> Tensor:
     """γ' = 2 e^{βγ} (1 − γ)(1 + (n−1)γ) / Z, Z = e^β + (n−1) e^{βγ} (SA) or n (USA): equal cosines stay equal.
 
     >>> round(float(equiangular_slope(0.0, 8, 0.0)), 4)              # 2/n
@@ -54,7 +55,7 @@ def equiangular_slope(gamma: Tensor | float, n: int, beta: float, interaction: A
     return 2 * gap * (n - (n - 1) * gap) * _share(interaction)(gap, _tokens(n), _finite(beta))
 
 
-def equiangular(n: int, beta: float, times: Tensor, *, interaction: Any = "SA", start: float = 0.0) -> Equiangular:
+def equiangular(n: int, beta: float, times: Tensor, *, interaction: Named = "SA", start: float = 0.0) -> Equiangular:
     """γ(t) from γ(0) = ``start`` (0: orthogonal tokens), the times rising from zero.
 
     The logarithm of 1 − γ is solved for, so tails are exact in relative terms: e^{−2t} (SA), e^{−2 e^β t} (USA).
@@ -70,7 +71,7 @@ def equiangular(n: int, beta: float, times: Tensor, *, interaction: Any = "SA", 
 
 
 def equiangular_pre_norm(
-    n: int, beta: float, times: Tensor, *, interaction: Any = "SA", start: float = 0.0
+    n: int, beta: float, times: Tensor, *, interaction: Named = "SA", start: float = 0.0
 ) -> Equiangular:
     """The same for pre-norm tokens y' = Attn(y/|y|) of length r: γ' is divided by r, and r' = (e^β + (n−1) e^{βγ} γ)/Z.
 
@@ -98,7 +99,7 @@ def equiangular_without_temperature(n: int, times: Tensor) -> Tensor:
     return torch.expm1(2 * times) / (torch.expm1(2 * times) + _tokens(n))
 
 
-def consensus_rate(beta: float, interaction: Any = "SA") -> float:
+def consensus_rate(beta: float, interaction: Named = "SA") -> float:
     """How fast tokens that are nearly one close up: 1 (SA, Sinkhorn), e^β (USA). 1 − γ falls at twice this rate."""
     return float(_look_up(interaction, {"SA": _one, "Sinkhorn": _one, "USA": _exponential})(_finite(beta)))
 
@@ -115,7 +116,7 @@ class PolygonRates:
     intra: float
 
 
-def polygon_rates(k: int, beta: float, interaction: Any = "SA") -> PolygonRates:
+def polygon_rates(k: int, beta: float, interaction: Named = "SA") -> PolygonRates:
     """inter_m = (1/(kZ)) Σ_j h′(2πj/k)(cos(2πjm/k) − 1), intra = −(1/(kZ)) Σ_j h′(2πj/k), h(u) = e^{β cos u} sin u.
 
     Z = (1/k) Σ_j e^{β cos(2πj/k)} (SA) or 1 (USA). For three tokens inter is e^{−β/2}(½ + ¾β)/Z: β = −2/3 changes its
@@ -141,7 +142,7 @@ def polygon_rates(k: int, beta: float, interaction: Any = "SA") -> PolygonRates:
 Share = Callable[[Tensor, int, float], Tensor]
 
 
-def _share(interaction: Any) -> Share:
+def _share(interaction: Named) -> Share:
     """e^{βγ}/Z as a function of 1 − γ, n and β."""
 
     def softmax(gap: Tensor, n: int, beta: float) -> Tensor:
@@ -164,8 +165,8 @@ def _exponential(beta: float) -> float:
     return math.exp(beta)
 
 
-def _look_up(interaction: Any, known: dict[str, Any]) -> Any:
-    name = interaction if isinstance(interaction, str) else str(getattr(interaction, "name", interaction))
+def _look_up(interaction: Named, known: dict[str, Any]) -> Any:
+    name = name_of(interaction)
     if name not in known:
         raise ConfigError("the theory does not know this interaction", got=name, remedy=nearest(name, list(known)))
     return known[name]
