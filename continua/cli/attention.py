@@ -58,7 +58,8 @@ def tokenise(path: Path, text: str) -> tuple[list[int], list[str]]:
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as unreadable:  # the package raises bare Exception
-        got, remedy = str(unreadable), "Fetch the file again."
+        got = str(unreadable)
+        remedy = "Fetch the file again."
         raise CheckpointError(f"{file.name} is not a tokeniser", got=got, remedy=remedy) from unreadable
     tokenizer.no_padding()
     encoded = tokenizer.encode(text)

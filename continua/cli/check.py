@@ -30,7 +30,8 @@ BATCH = Batch(smooth_input)
 
 def run(out: Path) -> None:
     """Print the tables, write ``refinement.png`` and a small model into ``out``."""
-    console, start = Console(), time.perf_counter()
+    console = Console()
+    start = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     _parity(console)
     with torch.no_grad():
@@ -58,7 +59,8 @@ def _parity(console: Console) -> None:
 
 def _refinement(console: Console) -> list[Refinement]:
     """Refine every axis of one smooth model, alone."""
-    model, causal = smooth_model(Interval()), smooth_model(Interval(), Causal())
+    model = smooth_model(Interval())
+    causal = smooth_model(Interval(), Causal())
     fine = GaussLegendre(16)
     exact, exact_causal = (m(BATCH, at=Discretisation(t=GaussLegendre(256))) for m in (model, causal))
 

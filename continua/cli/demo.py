@@ -24,7 +24,8 @@ PROMPT = "def "
 
 def run(out: Path, again: str, changes: list[str]) -> None:
     """Train (or go on, or start anew), then the table, the pictures and the samples."""
-    console, began = Console(), time.perf_counter()
+    console = Console()
+    began = time.perf_counter()
     fitted = _trained(console, out, again, changes)
     if fitted.ended == "interrupted":
         console.print("Stopped. Go on with: continua demo")
@@ -35,7 +36,8 @@ def run(out: Path, again: str, changes: list[str]) -> None:
     show(console, found)
     found.save(out / FILE)
     pictures = [found.plot(out / "pareto.png"), loss_curve(opened.history(), out / "loss.png")]
-    model, tokens = opened.model(), tokens_of(opened)
+    model = opened.model()
+    tokens = tokens_of(opened)
     native = model.native
     half = {"d": max(1, native.d.n // 2), "h": max(1, native.h.n // 2), "z": max(1, native.z.steps // 2)}
     for name, sizes in (("full size", {}), ("half of everything", half)):
@@ -78,7 +80,8 @@ def loss_curve(history: Sequence[dict[str, Any]], path: Path) -> Path:
     """The loss of every step, a running mean, and what was held out."""
     plt = pyplot()
     lines = [line for line in history if "loss" in line and "note" not in line]
-    steps, losses = [line["step"] for line in lines], [line["loss"] for line in lines]
+    steps = [line["step"] for line in lines]
+    losses = [line["loss"] for line in lines]
     reach = max(1, len(losses) // 40)
     smooth = [sum(near) / len(near) for i in range(len(losses)) if (near := losses[max(0, i - reach) : i + reach + 1])]
     held = [(line["step"], line["validation_loss"]) for line in lines if "validation_loss" in line]

@@ -81,7 +81,8 @@ def run(console: Console, model: Any, where: "Path | Run", text: str | None, wis
         try:
             made = draw(found, out)
         except OSError as problem:
-            got, remedy = problem.strerror or str(problem), "Choose a folder that can be written: --out FOLDER."
+            got = problem.strerror or str(problem)
+            remedy = "Choose a folder that can be written: --out FOLDER."
             raise ConfigError(f"the figures cannot be written to {out}", got=got, remedy=remedy) from problem
     show(console, found, labels)
     console.print("Written: " + ", ".join(str(path) for path in made), soft_wrap=True)
@@ -89,7 +90,8 @@ def run(console: Console, model: Any, where: "Path | Run", text: str | None, wis
 
 def measure(seen: Recording, watch: Callable[[str], ReportCount]) -> Findings:
     """Probes, ladder, spectra; and, where all layers are one, that layer iterated."""
-    moved, rungs = dynamics(seen, watch=watch("states")), ladder(seen, watch=watch("ladder"))
+    moved = dynamics(seen, watch=watch("states"))
+    rungs = ladder(seen, watch=watch("ladder"))
     watch("spectra")(0, 1)
     heads = spectra(seen.stack.model, seen.stack.at)
     if not seen.stack.is_shared:
@@ -168,7 +170,8 @@ def _tokeniser(folder: Path) -> tuple[Callable[[str], tuple[list[int], list[str]
     try:
         made = Tokenizer.from_file(str(file)) if file.suffix == ".json" else BertWordPieceTokenizer(str(file))
     except Exception as unreadable:  # the package raises bare Exception
-        got, remedy = str(unreadable), "Fetch the file again."
+        got = str(unreadable)
+        remedy = "Fetch the file again."
         raise CheckpointError(f"{file.name} is not a tokeniser", got=got, remedy=remedy) from unreadable
     made.no_padding()
 
@@ -184,7 +187,8 @@ def _longest(numbers: dict[str, int]) -> Callable[[str], tuple[list[int], list[s
     most = max(map(len, numbers), default=1)
 
     def split(text: str) -> tuple[list[int], list[str]]:
-        names, place = [word for word in ("[CLS]",) if word in numbers], 0
+        names = [word for word in ("[CLS]",) if word in numbers]
+        place = 0
         while place < len(text):
             ends = range(min(len(text), place + most), place, -1)
             word = next((text[place:end] for end in ends if text[place:end] in numbers), None)

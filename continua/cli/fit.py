@@ -14,7 +14,8 @@ from continua.training import Run
 
 def run(recipe: str, changes: list[str], text: Path | None, wish: str, folder: Path | None, again: Path | None) -> None:
     """Start or resume, and say what to do next."""
-    console, settings = Console(), parse(changes)
+    console = Console()
+    settings = parse(changes)
     if text is not None:
         settings["text"] = str(text.absolute())
     if wish:

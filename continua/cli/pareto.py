@@ -18,7 +18,8 @@ from continua.training import Run
 
 UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "s": 1.0, "ms": 1e-3, "us": 1e-6,
          "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}  # fmt: skip
-FILE, WINDOWS = "pareto.json", 16  # windows of held-out text for a quick look
+FILE = "pareto.json"
+WINDOWS = 16  # windows of held-out text for a quick look
 
 
 def run(path: Path, sizes: list[str], windows: int, out: Path | None) -> None:

@@ -61,7 +61,8 @@ def _attention(dtype: torch.dtype) -> Parity:
 
 def _encoder(dtype: torch.dtype) -> Parity:
     layer = _stir(nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True), dtype)
-    x, causal = _state(2, 9, 32, dtype=dtype), nn.Transformer.generate_square_subsequent_mask(9, dtype=dtype)
+    x = _state(2, 9, 32, dtype=dtype)
+    causal = nn.Transformer.generate_square_subsequent_mask(9, dtype=dtype)
     return _compare(
         "TransformerEncoderLayer, post-norm, causal",
         layer,
@@ -72,7 +73,8 @@ def _encoder(dtype: torch.dtype) -> Parity:
 
 def _decoder(dtype: torch.dtype) -> Parity:
     layer = _stir(nn.TransformerDecoderLayer(32, 4, 64, dropout=0.0, batch_first=True, norm_first=True), dtype)
-    x, memory = _state(2, 9, 32, dtype=dtype), _state(2, 6, 32, dtype=dtype, seed=2)
+    x = _state(2, 9, 32, dtype=dtype)
+    memory = _state(2, 6, 32, dtype=dtype, seed=2)
     context = Context(memory, counting(6, memory))
     return _compare(
         "TransformerDecoderLayer, pre-norm",

@@ -30,12 +30,14 @@ class Observed(NamedTuple):
 
 def run(folder: Path, grid: Path, asked: Path | None, out: Path | None, which: str) -> None:
     """Read the file, answer, write."""
-    console, model = Console(), Run.open(folder).model(which)
+    console = Console()
+    model = Run.open(folder).model(which)
     axis = model.axes.t
     if not isinstance(model.embed, Latent):
         remedy = "Use a run of continua fit burgers, darcy or navier-stokes."
         raise GridError("this run is not one of functions", got=folder, remedy=remedy)
-    dim, channels = axis.dim, model.embed.channels
+    dim = axis.dim
+    channels = model.embed.channels
     seen = read(grid, dim, channels)
     if seen.inputs is None:
         raise GridError("there is nothing to answer", got=f"{grid} has no inputs", remedy=SHAPES)
@@ -47,7 +49,8 @@ def run(folder: Path, grid: Path, asked: Path | None, out: Path | None, which: s
         answer = predict(model, batch, watch).cpu().numpy()
     out = out or folder / f"{grid.stem}-answer.npz"
     write(out, wanted.numpy(), answer)
-    mean, spread = float(answer.mean()), float(answer.std())
+    mean = float(answer.mean())
+    spread = float(answer.std())
     console.print(
         f"{len(answer)} function(s) from {len(seen.points)} points, answered at {len(wanted)}: mean {mean:.4g}, "
         f"spread {spread:.4g}",
@@ -78,7 +81,8 @@ def read(path: Path, dim: int, channels: int | None) -> Observed:
         raise GridError(f"inputs need shape {wanted}", got=f"{list(inputs.shape)} in {path}", remedy=SHAPES)
     for what, values in (("points", points), ("inputs", inputs)):
         if not np.isfinite(values).all():
-            got, remedy = f"NaN or infinity in {path}", "Leave the missing points out: any points will do."
+            got = f"NaN or infinity in {path}"
+            remedy = "Leave the missing points out: any points will do."
             raise GridError(f"{what} must be finite", got=got, remedy=remedy)
     return Observed(torch.from_numpy(points), torch.from_numpy(inputs).float())
 

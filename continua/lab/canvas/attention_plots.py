@@ -22,7 +22,8 @@ def plot_attention(
     """Heat maps of every head (columns) at every depth (rows): queries downwards, sources to the right."""
     plt = pyplot()
     kept, names = _shown(maps[0], labels, sample)
-    depth, heads = len(maps), maps[0].weights.shape[1]
+    depth = len(maps)
+    heads = maps[0].weights.shape[1]
     size = max(1.3, 0.115 * min(len(names), MOST_LABELS))
     figure, panels = plt.subplots(
         depth, heads, figsize=(size * heads + 2.2, size * depth + 1.6), layout="constrained", squeeze=False
@@ -106,7 +107,8 @@ def plot_patterns(table: Sequence[Head], path: str | Path) -> Path:
         box = plt.Rectangle((head.head - 0.48, row - 0.48), 0.96, 0.96, color=COLOURS[head.pattern], lw=0)
         panel.add_patch(box)
         best = max(PATTERNS, key=lambda name: head.scores[name]) if head.pattern == MIXED else head.pattern
-        score, colour = f"{100 * head.scores[best]:.0f}", COLOURS[best] if head.pattern == MIXED else "white"
+        score = f"{100 * head.scores[best]:.0f}"
+        colour = COLOURS[best] if head.pattern == MIXED else "white"
         panel.text(head.head, row, score, ha="center", va="center", fontsize=8, color=colour)
     panel.set(xlim=(-0.6, heads - 0.4), ylim=(len(places) - 0.4, -0.6), aspect="equal", xlabel="head", ylabel="depth z")
     panel.set(xticks=range(heads), yticks=range(len(places)), yticklabels=[f"{z:g}" for z, _ in places])

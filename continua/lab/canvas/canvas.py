@@ -13,12 +13,17 @@ from continua.errors import ShapeError
 from continua.lab.particles.simulate import Simulation
 from continua.typing import Tensor
 
-INK, FAINT, LINE, BALL, RING = "#22252a", "#b4bac2", "#cdd3db", "#f3f5f8", "#a9c3da"
+INK = "#22252a"
+FAINT = "#b4bac2"
+LINE = "#cdd3db"
+BALL = "#f3f5f8"
+RING = "#a9c3da"
 # Okabe and Ito's colours, which colour-blind readers tell apart; beyond eight groups they come again
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b4c9a", "#7f7f7f")
 TURN = 2 * math.pi
 DRAWN = 600  # at most this many tokens are drawn one by one
-AROUND, SMOOTH = 360, 0.07  # places of the density drawn around the circle, and by how many radians it is smoothed
+AROUND = 360  # places of the density drawn around the circle
+SMOOTH = 0.07  # by how many radians it is smoothed
 CLOSE = 0.06  # tokens this close (as a chord) are drawn as one, as large as they are many
 
 
@@ -32,7 +37,8 @@ class Camera:
     @property
     def matrix(self) -> numpy.ndarray:
         """Rows: to the right, upwards, towards the eye."""
-        a, b = math.radians(self.turn), math.radians(self.lift)
+        a = math.radians(self.turn)
+        b = math.radians(self.lift)
         eye = [math.cos(b) * math.cos(a), math.cos(b) * math.sin(a), math.sin(b)]
         right = [-math.sin(a), math.cos(a), 0.0]
         up = [-math.sin(b) * math.cos(a), -math.sin(b) * math.sin(a), math.cos(b)]
@@ -72,7 +78,8 @@ def tints(groups: Tensor | Sequence[int] | None, kept: numpy.ndarray) -> list[An
         return [COLOURS[label % len(COLOURS)] for label in values[kept].tolist()]
     import matplotlib
 
-    low, high = float(values.min()), float(values.max())
+    low = float(values.min())
+    high = float(values.max())
     scale = matplotlib.colormaps["viridis"]
     return [scale(0.9 * (value - low) / ((high - low) or 1.0)) for value in values[kept].tolist()]
 
@@ -120,7 +127,8 @@ def paint_ball(panel: Any, camera: Camera) -> None:
     circles = [_parallel(lift, rim) for lift in (-60.0, -30.0, 0.0, 30.0, 60.0)] + [
         _meridian(turn, rim) for turn in (0.0, 30.0, 60.0, 90.0, 120.0, 150.0)
     ]
-    front, behind = [], []
+    front = []
+    behind = []
     for circle in circles:
         places, near = camera.see(circle)
         pieces = numpy.stack([places[:-1], places[1:]], 1)
@@ -150,7 +158,8 @@ def paint_tokens(
     from matplotlib.colors import to_rgba_array
 
     places, near = camera.see(points)
-    rgba, sizes = to_rgba_array(list(colours)), size * crowded(points)
+    rgba = to_rgba_array(list(colours))
+    sizes = size * crowded(points)
     drawn = []
     for ahead, order, share, alpha in ((False, 3, 0.5, 0.35), (True, 5, 1.0, 0.92)):
         own = (near > 0) == ahead
@@ -203,7 +212,8 @@ def paint_ring(panel: Any, points: numpy.ndarray, colours: Sequence[Any], size: 
     k = numpy.arange(AROUND // 2 + 1)
     smooth = numpy.fft.irfft(numpy.fft.rfft(counts / len(points)) * numpy.exp(-((k * SMOOTH) ** 2) / 2), AROUND)
     high = 0.5 * numpy.sqrt(numpy.maximum(smooth, 0) * AROUND * SMOOTH / math.sqrt(2 * math.pi))
-    high, turned = numpy.append(high, high[0]), -round_  # the histogram begins at −π
+    high = numpy.append(high, high[0])
+    turned = -round_  # the histogram begins at −π
     hull = numpy.concatenate([(1.07 + high) * turned, 1.07 * turned[:, ::-1]], 1)
     drawn = list(panel.fill(*hull, color=RING, lw=0, zorder=0))
     drawn += panel.plot(*round_, color=FAINT, lw=1.0, zorder=1)

@@ -44,7 +44,8 @@ def _images(images: Sequence[tuple[str, Tensor, numpy.ndarray]], path: str | Pat
     top = max(float(numpy.quantile(values, 0.995)) for _, _, values in images)
     scale = _root(0.0, top)
     for panel, (name, times, values) in zip(panels[0], images, strict=True):
-        clock, angles = times.numpy(force=True), (numpy.arange(values.shape[1] + 1) - 0.5) * TURN / values.shape[1]
+        clock = times.numpy(force=True)
+        angles = (numpy.arange(values.shape[1] + 1) - 0.5) * TURN / values.shape[1]
         image = panel.pcolormesh(_edges(clock), angles, values.T, norm=scale, cmap="magma_r", rasterized=True)
         panel.set_title(name, fontsize=11)
         panel.set(xlabel="time t", xlim=(clock[0], clock[-1]))
@@ -63,14 +64,17 @@ def plot_globe(
     Tokens are as large as their weights.
     """
     plt = pyplot()
-    rows, chosen = 1 + (particles is not None), torch.linspace(0, len(field.times) - 1, frames).round().long()
+    rows = 1 + (particles is not None)
+    chosen = torch.linspace(0, len(field.times) - 1, frames).round().long()
     figure, panels = plt.subplots(
         rows, frames, figsize=(1.7 * frames + 0.9, 1.75 * rows + 0.6), layout="constrained", squeeze=False
     )
     values, inside = _seen(field, chosen)
-    low, high = max(0.0, float(values.min())), float(numpy.quantile(values, 0.999))
+    low = max(0.0, float(values.min()))
+    high = float(numpy.quantile(values, 0.999))
     for column, frame in enumerate(chosen.tolist()):
-        panel, image = panels[0][column], numpy.full(inside.shape, numpy.nan)
+        panel = panels[0][column]
+        image = numpy.full(inside.shape, numpy.nan)
         image[inside] = values[column]
         drawn = panel.imshow(
             image,

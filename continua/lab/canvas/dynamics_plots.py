@@ -13,7 +13,11 @@ from continua.lab.probes.ladder import RUNGS, Ladder
 from continua.lab.probes.spectra import HeadSpectra
 from continua.lab.probes.stack import ATTENTION
 
-BLUE, ORANGE, GREEN, PINK, GREY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "0.45"
+BLUE = "#0072b2"
+ORANGE = "#d55e00"
+GREEN = "#009e73"
+PINK = "#cc79a7"
+GREY = "0.45"
 NAMES = {
     "identity": "identity SA, best β",
     "attention": "own QK and OV",
@@ -110,11 +114,13 @@ def plot_ladder(found: Ladder, path: str | Path) -> Path:
     """R² of the rungs in every layer, with both nulls."""
     plt = pyplot()
     figure, panel = plt.subplots(figsize=(min(14.0, max(7.5, 0.6 * len(found.layers) + 3)), 4.6), layout="constrained")
-    places, width = np.arange(len(found.layers)), 0.2
+    places = np.arange(len(found.layers))
+    width = 0.2
     for i, (name, colour) in enumerate(zip(RUNGS, (ORANGE, BLUE, GREEN, "0.75"), strict=True)):
         values = [layer[name].r2 for layer in found.layers]
         panel.bar(places + (i - 1.5) * width, values, width, color=colour, label=NAMES[name])
-    drift, shuffled = [layer.drift for layer in found.layers], [layer[ATTENTION].shuffled for layer in found.layers]
+    drift = [layer.drift for layer in found.layers]
+    shuffled = [layer[ATTENTION].shuffled for layer in found.layers]
     for values, colour, name in (
         (drift, "k", "the mean displacement"),
         (shuffled, PINK, "own QK and OV of other tokens"),

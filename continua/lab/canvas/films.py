@@ -60,7 +60,8 @@ def film(
         remedy = f"Give {len(found.times)} of them, or leave them out."
         raise ConfigError("a film has one caption for each frame", got=len(captions), remedy=remedy)
     tokens, kept = shown(found)
-    colours, size = tints(groups, kept), 26.0 if len(kept) <= 200 else 12.0
+    colours = tints(groups, kept)
+    size = 26.0 if len(kept) <= 200 else 12.0
     where = tokens if tokens.shape[-1] == 2 else in_space(tokens)
     words = list(captions) if captions is not None else [f"t = {time_label(time)}" for time in found.times.tolist()]
 

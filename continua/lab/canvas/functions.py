@@ -46,11 +46,13 @@ def _saved(figure: Any, path: Path) -> Path:
 def _lines(model: Any, few: Pairs, found: tuple[Tensor, list[float]], path: Path, points: Tensor | None) -> Path:
     answer, errors = found
     figure, axes = _figure(2, len(few), (4.2, 2.3))
-    x, seen = few.points[:, 0].numpy(), None
+    x = few.points[:, 0].numpy()
+    seen = None
     if points is not None:
         seen = scattered(few, points)
     for i in range(len(few)):
-        top, bottom = axes[0][i], axes[1][i]
+        top = axes[0][i]
+        bottom = axes[1][i]
         top.plot(x, few.inputs[i, :, 0], color=FAINT, lw=1.2, label="given")
         top.plot(x, few.outputs[i, :, 0], color=INK, lw=1.6, label="true")
         top.plot(x, answer[i, :, 0], "--", color=COLOURS[1], lw=1.4, label="answered")
@@ -76,7 +78,8 @@ def _maps(model: Any, few: Pairs, found: tuple[Tensor, list[float]], path: Path,
     for i in range(len(few)):
         truth = few.outputs[i, ..., 0]
         said = answer[i, :, 0].reshape(truth.shape)
-        low, high = float(truth.min()), float(truth.max())
+        low = float(truth.min())
+        high = float(truth.max())
         wide = float((said - truth).abs().max())
         panels: list[tuple[Tensor, str, str, float | None, float | None]] = [
             (few.inputs[i, ..., 0], "given", "cividis", None, None),

@@ -72,7 +72,8 @@ def _angles(times: Tensor, tokens: numpy.ndarray, colours: Sequence[Any], path: 
     figure, panel = plt.subplots(figsize=(7.4, 4.4), layout="constrained")
     theta = numpy.unwrap(numpy.arctan2(tokens[..., 1], tokens[..., 0]), axis=0)
     clock = numpy.broadcast_to(times.numpy(force=True)[:, None], theta.shape)
-    lines, tones = [], []
+    lines = []
+    tones = []
     for shift in (-TURN, 0.0, TURN):  # a token that passes 2π comes in again at 0
         inside = ((theta + shift > 0) & (theta + shift < TURN)).any(0)
         lines += list(numpy.stack([clock, theta + shift], -1).transpose(1, 0, 2)[inside])
@@ -134,14 +135,16 @@ def plot_staircase(
     clock is logarithmic unless the times are evenly spaced.
     """
     plt = pyplot()
-    above, below = tokens is not None and len(stays) > 0, counts is not None
+    above = tokens is not None and len(stays) > 0
+    below = counts is not None
     ratios = [1.1] * above + [2.0] + [0.9] * below
     wide = 10.0 if above else 7.6
     figure = plt.figure(figsize=(wide, 1.0 + 1.3 * sum(ratios)), layout="constrained")
     grid = figure.add_gridspec(len(ratios), 1 + len(stays), height_ratios=ratios)
     top = figure.add_subplot(grid[int(above), :])
     panels = [top, figure.add_subplot(grid[-1, :], sharex=top)] if below else [top]
-    clock, height = times.numpy(force=True), energy.double().numpy(force=True)
+    clock = times.numpy(force=True)
+    height = energy.double().numpy(force=True)
     even = len(clock) < 3 or bool(numpy.allclose(numpy.diff(clock), clock[1] - clock[0]))
     first = clock[0] if even else max(clock[0], clock[1] / 2)
     top.plot(clock, height, "-", color=COLOURS[0], lw=2)
@@ -197,7 +200,8 @@ def plot_counts(counts: Tensor, path: str | Path, expected: float | None = None,
     values, often = torch.unique(found, return_counts=True)
     bars = panel.bar(values.tolist(), often.tolist(), width=0.72, color=COLOURS[5], edgecolor=COLOURS[0])
     panel.bar_label(bars, label_type="center", fontsize=10, color=INK)
-    mean, top = float(found.mean()), float(often.max())
+    mean = float(found.mean())
+    top = float(often.max())
     panel.plot(mean, 1.1 * top, "v", color=COLOURS[1], ms=11, label=f"mean {mean:.2f}")
     if expected is not None:
         panel.plot(expected, 1.1 * top, "v", color=INK, mfc="none", mew=1.6, ms=11, label=f"fastest mode {expected:g}")
@@ -220,7 +224,8 @@ def plot_phase(
     plt = pyplot()
     table = values.double().numpy(force=True)
     figure, panel = plt.subplots(figsize=(2.2 + 0.62 * len(columns), 1.7 + 0.5 * len(rows)), layout="constrained")
-    low, high = min(1.0, float(numpy.nanmin(table))), float(numpy.nanmax(table))
+    low = min(1.0, float(numpy.nanmin(table)))
+    high = float(numpy.nanmax(table))
     wide = low > 0 and high > 20 * low  # then equal colours are equal ratios
     image = panel.imshow(table, cmap="viridis", origin="lower", aspect="auto", norm=_scale(low, high, wide))
     for (row, column), value in numpy.ndenumerate(table):

@@ -131,7 +131,8 @@ def predict(
     if isinstance(model, EncoderDecoder):
         return _both(model, batch_size, tokens, at, sources or tokens)
     if batch_size < 1 or tokens < 1:
-        got, remedy = f"{batch_size} sequences of {tokens}", "Give whole numbers above zero."
+        got = f"{batch_size} sequences of {tokens}"
+        remedy = "Give whole numbers above zero."
         raise ShapeError("a batch needs sequences with tokens", got=got, remedy=remedy)
     chosen = model.settle(at)
     n = {letter: getattr(chosen, letter).n for letter in "dhem"}
@@ -178,7 +179,8 @@ def evaluations(model: Transformer, depth: Fixed) -> list[int]:
 def work(operator: Operator, n: Sizes) -> list[CostItem]:
     """The costs of one evaluation of an operator."""
     known = ", ".join(sorted(kind.__name__ for kind in work.registry if kind is not object))
-    got, remedy = type(operator).__name__, f"Known: {known}. Register its cost with complexity.work.register."
+    got = type(operator).__name__
+    remedy = f"Known: {known}. Register its cost with complexity.work.register."
     raise ConfigError("the cost of this operator is not known", got=got, remedy=remedy)
 
 
@@ -191,7 +193,8 @@ def linear(name: str, rows: int, inputs: int, outputs: int, kept: int = 0) -> Co
 @work.register
 def _convolution(operator: SpectralConvolution, n: Sizes) -> list[CostItem]:
     """To the waves and back, by dense matrices (less on a product of lines), the product for each wave, and beside."""
-    rows, waves = n.b * n.t, 2 * operator.count
+    rows = n.b * n.t
+    waves = 2 * operator.count
     costs = [
         linear("to waves", n.b * n.d, n.t, waves, rows * n.d),
         linear("waves", n.b * operator.count, 2 * n.d, 2 * n.d, n.b * waves * n.d),
@@ -207,10 +210,13 @@ def _attention(operator: Attention, n: Sizes) -> list[CostItem]:
     Kept: the input (once for the three projections), queries, keys, values, the answer and its normaliser.
     """
     if isinstance(operator.kernel, Subquadratic):
-        got, remedy = type(operator.kernel).__name__, "Measure it: benchmarks/long.py does."
+        got = type(operator.kernel).__name__
+        remedy = "Measure it: benchmarks/long.py does."
         raise ConfigError("the cost of a kernel without all pairs depends on the nodes", got=got, remedy=remedy)
-    tokens, sources = n.b * n.t, n.rows if operator.cross else n.b * n.t
-    groups, inner = n.h if operator.groups is None else operator.groups, n.h * n.e
+    tokens = n.b * n.t
+    sources = n.rows if operator.cross else n.b * n.t
+    groups = n.h if operator.groups is None else operator.groups
+    inner = n.h * n.e
     biased = type(operator.position).pair_bias is not Position.pair_bias
     column = 0 if biased or operator.mask is not None else n.column
     pairs = tokens * n.h * (n.s if operator.cross else n.t)
@@ -233,7 +239,8 @@ def _attention(operator: Attention, n: Sizes) -> list[CostItem]:
 
 def _blocked(operator: Attention, n: Sizes) -> bool:
     """Whether attention goes block by block: a bias of each pair that no bias of each key replaces."""
-    position, causal = type(operator.position), isinstance(operator.mask, Causal) and n.counted and not operator.cross
+    position = type(operator.position)
+    causal = isinstance(operator.mask, Causal) and n.counted and not operator.cross
     by_key = position.pair_bias is Position.pair_bias or (causal and position.key_bias is not Position.key_bias)
     return not (operator.kernel.is_dot and by_key and (operator.mask is None or causal))
 
@@ -241,7 +248,8 @@ def _blocked(operator: Attention, n: Sizes) -> bool:
 @work.register
 def _pointwise(operator: Pointwise, n: Sizes) -> list[CostItem]:
     """Kept: the input, the hidden values before and after the nonlinearity, and both factors of a gate."""
-    tokens, maps = n.b * n.t, 1 if operator.gate is None else 2
+    tokens = n.b * n.t
+    maps = 1 if operator.gate is None else 2
     kept = tokens * (n.d + n.m * (2 if operator.gate is None else 4))
     return [
         linear("feed-forward: hidden", tokens, n.d, maps * n.m, kept=kept),
@@ -317,7 +325,8 @@ def _readout(readout: Any, n: Sizes) -> list[CostItem]:
 def _fields(model: Transformer, chosen: Discretisation) -> list[CostItem]:
     """Reading weights where they are not stored: one contraction an axis, and as much for its gradient."""
     grids: dict[str, Any] = chosen.grids(model.axes)
-    span, depth = (model.axes.z.start, model.axes.z.end), chosen.z
+    span = (model.axes.z.start, model.axes.z.end)
+    depth = chosen.z
     where = depths(model.block.kinds, span, depth.solver, depth)
     read: list[CostItem] = []
     for index, (part, nodes) in enumerate(zip(model.block, where, strict=True)):
@@ -337,9 +346,12 @@ def _reading(field: Any, grids: dict[str, Any], axes: Axes) -> int:
     """FLOPs of the contractions of an ``Expansion``, axis after axis; shared heads are read as stored."""
     if not isinstance(field, Expansion):
         return 0
-    shape, flops = [basis.size for basis in field.bases.values()], 0
+    shape = [basis.size for basis in field.bases.values()]
+    flops = 0
     for position, letter in enumerate(field.letters):
-        grid, basis, axis = grids.get(letter), field.bases[letter], field.axes[letter]
+        grid = grids.get(letter)
+        basis = field.bases[letter]
+        axis = field.axes[letter]
         if grid is None or axis != axes[letter] or grid.key == basis.native_key(axis):
             continue
         if not isinstance(basis, Nodal) or basis.rows(axis, grid.nodes) is None:

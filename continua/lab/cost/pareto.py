@@ -19,7 +19,8 @@ from continua.lab.progress import ReportCount
 from continua.tasks import Example, Task
 
 EQUAL = 1e-6  # losses this close, in relative terms, are one: twice the width gives the native answers to round-off
-CLOSE, NEAR = 1.4, 0.06  # costs (as a ratio) and losses (of their range) whose names would touch
+CLOSE = 1.4  # ratio of costs whose names would touch
+NEAR = 0.06  # of the range of losses: the same
 BUDGETS = {"latency": "seconds", "flops": "flops", "memory": "bytes"}
 
 
@@ -116,7 +117,8 @@ class Pareto:
     def _name(self, panel: Any, front: list[Point], cost: str, unit: float) -> None:
         """Names to the left below their marks; to the right above where that of the neighbour is in the way."""
         losses = [p.loss for p in self.points]
-        near, moved = NEAR * (max(losses) - min(losses)), False
+        near = NEAR * (max(losses) - min(losses))
+        moved = False
         for before, p in zip([None, *front], front, strict=False):
             touch = before is not None and getattr(p, cost) < CLOSE * getattr(before, cost)
             moved = not moved and touch and before is not None and before.loss - p.loss < near
@@ -133,7 +135,9 @@ def _round(value: float) -> str:
 def size_grid(model: Any) -> list[Discretisation]:
     """The native size, less of one axis, of two and of all three, twice the steps and twice the width."""
     native = model.native
-    d, h, z = native.d.n, native.h.n, native.z.steps
+    d = native.d.n
+    h = native.h.n
+    z = native.z.steps
 
     eighths = [(8, 8, 8), (5, 8, 8), (4, 8, 8), (8, 6, 8), (8, 4, 8), (8, 8, 6), (8, 8, 4), (4, 4, 8), (4, 8, 4)]
     eighths += [(8, 4, 4), (5, 6, 6), (4, 4, 4), (8, 8, 16), (16, 8, 8)]
@@ -161,7 +165,9 @@ def pareto(
         raise ConfigError("a Pareto table needs sizes", got="none", remedy="Leave sizes out for the usual grid.")
     device = next(model.parameters()).device
     sample = task.example(0, 0).rows(slice(0, 1)).to(device)
-    was, total, done = model.training, len(asked) * 2, 0
+    was = model.training
+    total = len(asked) * 2
+    done = 0
     model.eval()
     views = [model.at(wish) for wish in asked]
     seconds = _interleaved([view.held() for view in views], sample, rounds)

@@ -27,7 +27,9 @@ class _Counting:
     """A view that counts the evaluations of its solves."""
 
     def __init__(self, model: Any, control: Any) -> None:
-        self.model, self.control, self.seen = model, control, list[int]()
+        self.model = model
+        self.control = control
+        self.seen = list[int]()
 
     def __call__(self, batch: Any) -> Any:
         answer, path, _ = self.model.run(batch, at(z=self.control))

@@ -42,10 +42,12 @@ def clusters(what: Simulation | Particles, gap: float | None = None) -> Clusters
     2
     """
     if isinstance(what, Simulation):
-        x, weights = what.directions.detach(), what.weights
+        x = what.directions.detach()
+        weights = what.weights
         gap = usual_gap(what.interaction) if gap is None else gap
     else:
-        x, weights = what.x.detach(), what.weights
+        x = what.x.detach()
+        weights = what.weights
     if gap is None or not 0 < gap < math.pi:
         got = "none" if gap is None else gap
         raise ConfigError("clusters are apart by an angle between 0 and π", got=got, remedy="Give gap, such as 0.1.")
@@ -83,11 +85,13 @@ def plateaus(simulation: Simulation, gap: float | None = None, slow: float = 0.1
     |Σ_i w_i x_i|²: it has no gaps. Save enough times to see them, evenly spaced in log t for long ones.
     """
     _one_run(simulation)
-    count, x = clusters(simulation, gap).count.tolist(), simulation.directions
+    count = clusters(simulation, gap).count.tolist()
+    x = simulation.directions
     w = simulation.at(0).masses
     speed = ((x[1:] - x[:-1]).square().sum(-1) * w).sum(-1).sqrt() / simulation.times.diff().to(x)
     rests = (speed <= slow * speed.max()).tolist()
-    found, first = [], 0
+    found = []
+    first = 0
     for i in range(1, len(count) + 1):
         if i < len(count) and rests[i - 1] and count[i] == count[first]:
             continue
@@ -106,7 +110,8 @@ def collapse_rate(simulation: Simulation, window: tuple[float, float] = (1e-10, 
     ⟨cos⟩ = |Σ_i w_i x_i|² is the mean over all pairs. The rate is 2 for SA and 2e^β for USA with V = I; angles, of
     which this is the square, close up half as fast.
     """
-    x, w = simulation.directions, simulation.at(0).masses[..., None]
+    x = simulation.directions
+    w = simulation.at(0).masses[..., None]
     apart = (w * (x - (w * x).sum(-2, keepdim=True)).square()).sum((-2, -1))  # 1 − |m|² without cancellation
     seen = (apart > window[0]) & (apart < window[1])
     least = int(seen.sum(0).min())
@@ -155,7 +160,8 @@ def parked(particles: Particles, distance: float) -> Int[Tensor, " m"]:
         raise ShapeError("tokens are parked one set at a time", got=list(particles.x.shape), remedy="Take x[0].")
     if not 0 < distance < math.pi:
         raise ConfigError("a parking distance is an angle", got=distance, remedy="Use one between 0 and π.")
-    free, found = torch.ones(particles.n, dtype=torch.bool, device=particles.x.device), []
+    free = torch.ones(particles.n, dtype=torch.bool, device=particles.x.device)
+    found = []
     while bool(free.any()):
         first = int(free.to(torch.uint8).argmax())
         found.append(first)
@@ -173,7 +179,8 @@ def causal_limit(interaction: Interaction, particles: Particles) -> Float[Tensor
     if not interaction.causal:
         remedy = "Give the interaction causal=True."
         raise ConfigError("the first token decides in causal attention only", got="causal=False", remedy=remedy)
-    first, v = particles.x[..., 0, :], interaction.v
+    first = particles.x[..., 0, :]
+    v = interaction.v
     if v is None:
         return first
     v = (v.sum(0) if v.ndim == 3 else v).to(first)

@@ -105,7 +105,8 @@ def _series(particles: Particles, beta: float) -> Tensor | None:
         return None
     parts = zip(particles.x.double().split(PART, -2), particles.masses.double().split(PART, -1), strict=True)
     if d == 2:
-        count, double = len(kernel), torch.cat([kernel[:1], 2 * kernel[1:]])
+        count = len(kernel)
+        double = torch.cat([kernel[:1], 2 * kernel[1:]])
         circle = [(powers(torch.complex(x[..., 0], x[..., 1]), count) * w[..., None]).sum(-2) for x, w in parts]
         moments = torch.stack(circle).sum(0)
         return ((moments.real**2 + moments.imag**2) @ double).to(particles.x.dtype)

@@ -79,7 +79,8 @@ def stability(interaction: Interaction, particles: Particles, neutral: float = N
     """
     particles = _single(particles)
     velocity, matrix = _linear(interaction, particles)
-    speed, scale = float(velocity.norm(dim=-1).max()), _scale(interaction)
+    speed = float(velocity.norm(dim=-1).max())
+    scale = _scale(interaction)
     if speed > AT_REST * scale:
         remedy = "Use what fixed_point(interaction, particles) finds."
         raise ConfigError("only a state at rest has a stability", got=f"a token with speed {speed:.3g}", remedy=remedy)
@@ -87,7 +88,8 @@ def stability(interaction: Interaction, particles: Particles, neutral: float = N
     basis = torch.linalg.qr(along, mode="complete").Q[:, along.shape[1] :]
     values = _sorted(torch.linalg.eigvals(basis.mT @ matrix @ basis))
     small = neutral * max(float(values.abs().max()), torch.finfo(matrix.dtype).tiny) if len(values) else 0.0
-    up, down = int((values.real > small).sum()), int((values.real < -small).sum())
+    up = int((values.real > small).sum())
+    down = int((values.real < -small).sum())
     leading = complex(values[0]) if len(values) else complex(-math.inf)
     return Verdict(down, up, len(values) - up - down, along.shape[1], leading, values)
 
@@ -101,12 +103,15 @@ def fixed_point(
     geodesics; it is halved (down to ``least``) until the speed falls. Ends when no token is faster than ``tolerance``,
     in float64.
     """
-    here, scale = _single(start), _scale(interaction)
+    here = _single(start)
+    scale = _scale(interaction)
     velocity, matrix = _linear(interaction, here)
     for _ in range(steps):
         if float(velocity.norm(dim=-1).max()) <= tolerance * scale:
             return here
-        step, share, speed = _newton(interaction, here, velocity, matrix), 1.0, float(velocity.norm())
+        step = _newton(interaction, here, velocity, matrix)
+        share = 1.0
+        speed = float(velocity.norm())
         while True:
             there = Particles(sphere.retract(sphere.exp(here.x, share * step)), here.weights)
             velocity, matrix = _linear(interaction, there)
@@ -146,7 +151,8 @@ def continuation(
     interaction_of_beta: Callable[[float], Interaction], start: Particles, betas: Iterable[float]
 ) -> Branch:
     """Follow a fixed point through ``betas``, each found from the one before."""
-    asked, here = [float(beta) for beta in betas], start
+    asked = [float(beta) for beta in betas]
+    here = start
     points: list[Particles] = []
     verdicts: list[Verdict] = []
     if not asked:
@@ -192,7 +198,9 @@ def clustered(k: int, each: int = 1, d: int = 2) -> Particles:
 def _linear(interaction: Interaction, particles: Particles) -> tuple[Tensor, Tensor]:
     """x' and its Jacobian, both in the tangent bases."""
     plain = replace(interaction, sums=Dense())
-    x, n, d = particles.x.detach(), particles.n, particles.d
+    x = particles.x.detach()
+    n = particles.n
+    d = particles.d
     basis = tangent_basis(x)
     at = torch.zeros(n, d - 1, dtype=x.dtype, device=x.device)
 
@@ -217,11 +225,13 @@ def _newton(interaction: Interaction, here: Particles, velocity: Tensor, matrix:
 
 def _turns(interaction: Interaction, particles: Particles) -> Tensor:
     """An orthonormal basis of the directions in which a rotation that the interaction does not notice moves tokens."""
-    x, d = particles.x, particles.d
+    x = particles.x
+    d = particles.d
     rows, columns = torch.triu_indices(d, d, 1)
     skew = torch.zeros(len(rows), d, d, dtype=x.dtype, device=x.device)
     each = torch.arange(len(rows))
-    skew[each, rows, columns], skew[each, columns, rows] = 1.0, -1.0
+    skew[each, rows, columns] = 1.0
+    skew[each, columns, rows] = -1.0
     q, k, v = interaction.matrices
     mixed = [] if q is None and k is None else [_scores(q, k, x)]
     stacks = [m if m.ndim == 3 else m[None] for m in [*mixed, *([] if v is None else [v.to(x)])]]

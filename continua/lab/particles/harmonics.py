@@ -170,7 +170,8 @@ def _latitudes(count: int) -> tuple[Tensor, Tensor]:
 
 def _legendre(z: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """P_n and P_n′."""
-    before, value = torch.ones_like(z), z
+    before = torch.ones_like(z)
+    value = z
     for l in range(2, n + 1):
         before, value = value, ((2 * l - 1) * z * value - (l - 1) * before) / l
     return value, n * (before - z * value) / (1 - z * z)

@@ -12,7 +12,9 @@ from continua.geometry import tangent
 from continua.lab.particles.sums import Query, Sums, by_rows, chosen, log_weights
 from continua.typing import Float, Tensor
 
-SINKHORN_STEPS, SINKHORN_CLOSE, SINKHORN_NEAR = 2000, 1e-14, 2e-13
+SINKHORN_STEPS = 2000
+SINKHORN_CLOSE = 1e-14
+SINKHORN_NEAR = 2e-13
 TIE = 1e-9  # scores this close to the greatest share the attention of hardmax
 Matrices = Float[Tensor, "... _ _"]
 
@@ -179,7 +181,9 @@ def balanced(scores: Tensor, logs: Tensor, symmetric: bool) -> Tensor:
 
     Symmetric scores have f = g, and the mean of f and its update contracts by a half or better.
     """
-    f, g, before = torch.zeros_like(logs), torch.zeros_like(logs), math.inf
+    f = torch.zeros_like(logs)
+    g = torch.zeros_like(logs)
+    before = math.inf
     for step in range(SINKHORN_STEPS):
         rows = -torch.logsumexp(scores + (g + logs)[..., None, :], -1)
         if symmetric:

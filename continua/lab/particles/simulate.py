@@ -123,7 +123,8 @@ def layers(
     """
     if steps < 1:
         raise ConfigError("a layer map is applied at least once", got=steps, remedy="Use steps ≥ 1.")
-    x, kept = particles.x, [particles.x]
+    x = particles.x
+    kept = [particles.x]
     for _ in range(steps):
         seen = retract(x) if norm is Norm.PRE else x
         x = skip * x + epsilon * interaction.drift(seen, particles.weights, unit=norm is not Norm.NONE)

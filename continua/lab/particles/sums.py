@@ -88,9 +88,11 @@ class Fused:
     def mean(self, asked: Query) -> Tensor:
         """One call."""
         logs = log_weights(asked)
-        q, k = asked.beta * asked.y, asked.x
+        q = asked.beta * asked.y
+        k = asked.x
         if logs is not None:
-            q, k = _beside(q, torch.ones_like(logs)), _beside(k, logs)
+            q = _beside(q, torch.ones_like(logs))
+            k = _beside(k, logs)
         return _attend(q, k, asked.x, asked.causal)
 
     def total(self, asked: Query) -> Tensor:
@@ -137,7 +139,8 @@ class ByFourier:
     def _sums(self, asked: Query) -> tuple[Tensor, Tensor]:
         """Σ w e^s x and Σ w e^s, both times e^{−|β|·norm}."""
         kernel = modes(asked.beta * (asked.norm or 0.0), 2, asked.x)
-        points, queries = _complex(asked.x), _complex(asked.y / (asked.norm or 1.0))
+        points = _complex(asked.x)
+        queries = _complex(asked.y / (asked.norm or 1.0))
         w = asked.weights.double() if asked.weights is not None else torch.full_like(points.real, 1 / points.shape[-1])
         moments = self._moments(points, w, len(kernel))  # Σ_j w_j e^{ikθ_j}, k = 0 … K
         low = torch.cat([moments[..., 1:2].conj(), moments[..., :-2]], -1)  # k − 1
@@ -208,7 +211,8 @@ class ByHarmonics:
 
     def _sums(self, asked: Query) -> Tensor:
         kernel = modes(asked.beta * (asked.norm or 0.0), 3, asked.x)
-        x, y = asked.x.double(), asked.y.double() / (asked.norm or 1.0)
+        x = asked.x.double()
+        y = asked.y.double() / (asked.norm or 1.0)
         w = asked.weights.double() if asked.weights is not None else torch.full_like(x[..., 0], 1 / x.shape[-2])
         carried = torch.cat([torch.ones_like(w)[..., None], x], -1) * w[..., None]
         degree = len(kernel) - 1
@@ -261,9 +265,12 @@ def real_harmonics(x: Tensor, degree: int) -> Tensor:
     """
     z = x[..., None, :, 2]
     turns = powers(torch.complex(x[..., 0], x[..., 1]), degree + 1).mT
-    even, odd = turns.real.contiguous(), (math.sqrt(2) * turns.imag)[..., 1:, :].flip(-2)
+    even = turns.real.contiguous()
+    odd = (math.sqrt(2) * turns.imag)[..., 1:, :].flip(-2)
     even = torch.cat([even[..., :1, :], math.sqrt(2) * even[..., 1:, :]], -2)
-    rows, before, last = [], None, torch.full_like(z, math.sqrt(1 / (4 * math.pi)))
+    rows = []
+    before = None
+    last = torch.full_like(z, math.sqrt(1 / (4 * math.pi)))
     for l in range(degree + 1):
         if l:
             last, before = _next_row(z, last, before, l), last
@@ -336,7 +343,8 @@ def _beside(x: Tensor, column: Tensor) -> Tensor:
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     """Fused attention wants one width for all, and [batch, head, n, width]."""
-    shape, width = v.shape, k.shape[-1]
+    shape = v.shape
+    width = k.shape[-1]
     wide: Any = functional.pad(v, (0, width - v.shape[-1]))
     q, k, wide = (t.reshape(-1, 1, *t.shape[-2:]) for t in (q, k, wide))
     found = functional.scaled_dot_product_attention(q, k, wide, is_causal=causal, scale=1.0)

@@ -160,7 +160,8 @@ def look(
         return look(model.model, batch, model.discretisation if at is None else at, sinks)
     known = opened(model, at=at).model  # refuses before anything is run
     with evaluating(known):
-        maps, path = attention_maps(known, batch, at), known.states(batch, at)
+        maps = attention_maps(known, batch, at)
+        path = known.states(batch, at)
     stack = opened(known, maps[0].t, at)
     states = tuple((x.detach() * stack.root.to(x)).double().cpu() for x in path.x)
     there = maps[0].t.observed.cpu().expand(states[0].shape[:2])
@@ -204,14 +205,23 @@ def dynamics(
     else:
         seen = look(model, batch, at, sinks)
     depths = (*(z for z, _ in seen.stack.steps), seen.stack.model.axes.z.end)
-    states, moves = [], []
+    states = []
+    moves = []
     for i, (z, x) in enumerate(zip(depths, seen.states, strict=True)):
         states.append(_state(z, seen.texts(x), beta, angle, bins))
         if i < len(seen.maps):
             moves.append(_move(seen, i))
         watch(i + 1, len(seen.states))
-    counts, post = (len(seen.counted), int(seen.counted.sum())), seen.stack.is_post_norm
-    return Dynamics(tuple(states), tuple(moves), beta, angle, *counts, seen.sinks, post)
+    return Dynamics(
+        tuple(states),
+        tuple(moves),
+        beta=beta,
+        angle=angle,
+        texts=len(seen.counted),
+        tokens=int(seen.counted.sum()),
+        sinks=seen.sinks,
+        post_norm=seen.stack.is_post_norm,
+    )
 
 
 # --- numbers of a cloud of tokens ------------------------------------------------------------------------------------
@@ -297,7 +307,8 @@ def angles(x: Float[Tensor, "*b d"], y: Float[Tensor, "*b d"]) -> Float[Tensor, 
 
 
 def _move(seen: Recording, i: int) -> Move:
-    (z, dz), one = seen.stack.steps[i], seen.maps[i]
+    z, dz = seen.stack.steps[i]
+    one = seen.maps[i]
     jumps = angles(torch.cat(seen.texts(seen.states[i])), torch.cat(seen.texts(seen.states[i + 1])))
     slopes, fits = effective_beta(one, seen.states[i], seen.counted)
     jump, least, most = (float(value) for value in (jumps.mean(), jumps.min(), jumps.max()))
@@ -314,7 +325,8 @@ def effective_beta(
     """
     u = normalize(x, dim=-1)
     cosine = (u @ u.mT)[:, None]
-    alpha, base = one.weights.double().cpu(), one.base.double().cpu()
+    alpha = one.weights.double().cpu()
+    base = one.base.double().cpu()
     own = torch.eye(x.shape[1], dtype=torch.bool)
     used = (counted[:, :, None] & counted[:, None, :] & ~own)[:, None] & (base > 0) & (alpha > 0)
     logs = torch.where(used, alpha / torch.where(base > 0, base, 1.0), 1.0).log()
@@ -334,7 +346,8 @@ def _row_centred(values: Tensor, used: Tensor) -> Tensor:
 
 def _received(one: AttentionMap) -> tuple[Tensor, Tensor]:
     """The attention each token gets from the others that may look at it, and what even attention would give: [b, t]."""
-    alpha, base = one.weights.double().cpu(), one.base.double().cpu().expand(one.weights.shape)
+    alpha = one.weights.double().cpu()
+    base = one.base.double().cpu().expand(one.weights.shape)
     even = base / base.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
     own = torch.eye(alpha.shape[-1], dtype=torch.bool)
     seen = (base > 0) & ~own

@@ -105,7 +105,8 @@ def iterate(
     for done in range(steps):
         path.append(_layer(seen, path[-1]))
         watch(done + 1, steps)
-    end, said = seen.states[own], _said(seen, seen.states[own])
+    end = seen.states[own]
+    said = _said(seen, seen.states[own])
     beats = []
     for k, x in enumerate(path):
         jump, again = (_jump(seen, path[k - back], x) if k >= back else None for back in (1, 2))
@@ -129,10 +130,12 @@ def substeps(
     seen = _shared(model, batch, at, sinks)
     if not parts or min(parts) < 1:
         raise ConfigError("a layer has a whole number of parts", got=list(parts), remedy="Give parts=(1, 2, 4, 8).")
-    said, found = _said(seen, seen.states[-1]), []
+    said = _said(seen, seen.states[-1])
+    found = []
     before: Tensor | None = None
     for done, s in enumerate(parts):
-        x, distances = seen.states[0], [0.0]
+        x = seen.states[0]
+        distances = [0.0]
         for own in seen.states[1:]:
             for _ in range(s):
                 moved = _layer(seen, x)
@@ -162,7 +165,8 @@ def _shared(model: Any, batch: Any, at: Discretisation | None, sinks: Sinks | No
 
 def _layer(seen: Recording, x: Tensor) -> Tensor:
     """Φ(x), by the model's own operators in its own precision."""
-    (z, dz), root = seen.stack.steps[0], seen.stack.root
+    z, dz = seen.stack.steps[0]
+    root = seen.stack.root
     like = next(seen.stack.model.parameters())
     moved = seen.stack.advance(z, dz, x.to(like) / root.to(like))
     return (moved * root.to(like)).double().cpu()
@@ -181,7 +185,8 @@ def _numbers(seen: Recording, x: Tensor, angle: float) -> tuple[float, float, fl
     texts = seen.texts(x)
     raw, middle = ([normalize(one, dim=-1) for one in each] for each in (texts, centred(texts)))
     cosine, other = (float(torch.cat([pairs_of(u) for u in each]).mean()) for each in (raw, middle))
-    ranks, groups = [effective_rank(u) for u in raw], [linked(u, angle) for u in raw]
+    ranks = [effective_rank(u) for u in raw]
+    groups = [linked(u, angle) for u in raw]
     return cosine, other, sum(ranks) / len(ranks), sum(groups) / len(groups)
 
 

@@ -24,7 +24,8 @@ from continua.operators import Constraint, LayerNorm, Pointwise, SphereProjectio
 from continua.operators.norm import standardise
 from continua.typing import Float, Tensor
 
-IDENTITY, TOP = "identity", "norm"
+IDENTITY = "identity"
+TOP = "norm"
 RUNGS = (IDENTITY, ATTENTION, FEED, TOP)
 BETAS = (0.0, *(2.0 ** (k / 2) for k in range(-6, 13)))  # 1/8 … 64, where the search for β begins and ends
 NOISE = 1e-10  # of unit tokens: a hard attention that looks at itself alone moves by round-off, which predicts nothing
@@ -148,7 +149,8 @@ def _spans(seen: Recording) -> list[tuple[int, int]]:
 
 
 def _layer(seen: Recording, i: int, z: float, dz: float, orders: Sequence[Tensor]) -> Layer:
-    x, y = seen.states[i], seen.states[i + 1]
+    x = seen.states[i]
+    y = seen.states[i + 1]
     delta = torch.cat(seen.texts(y - x))
     attended, fed, end = walked(seen, i, z, dz)
     beta, alike = best_identity(seen, i, delta)
@@ -168,7 +170,8 @@ def _layer(seen: Recording, i: int, z: float, dz: float, orders: Sequence[Tensor
 
 def explained(delta: Float[Tensor, "n d"], p: Float[Tensor, "n d"]) -> float:
     """R² = 1 − Σ‖Δ − p‖²/Σ‖Δ‖², against no displacement at all; one where nothing moves and nothing is predicted."""
-    total, rest = float(delta.square().sum()), float((delta - p).square().sum())
+    total = float(delta.square().sum())
+    rest = float((delta - p).square().sum())
     return 1.0 - rest / total if total else float(rest == 0.0)
 
 
@@ -214,17 +217,24 @@ def _maximised(score: Callable[[float], float], starts: Sequence[float]) -> floa
     """The best of the starts, then golden sections between its neighbours."""
     values = [score(beta) for beta in starts]
     best = max(range(len(starts)), key=values.__getitem__)
-    low, high = starts[max(0, best - 1)], starts[min(len(starts) - 1, best + 1)]
+    low = starts[max(0, best - 1)]
+    high = starts[min(len(starts) - 1, best + 1)]
     ratio = (math.sqrt(5) - 1) / 2
-    a, b = high - ratio * (high - low), low + ratio * (high - low)
-    fa, fb = score(a), score(b)
+    a = high - ratio * (high - low)
+    b = low + ratio * (high - low)
+    fa = score(a)
+    fb = score(b)
     while high - low > 1e-5 * max(1.0, high):
         if fa >= fb:
-            high, b, fb = b, a, fa
+            high = b
+            b = a
+            fb = fa
             a = high - ratio * (high - low)
             fa = score(a)
         else:
-            low, a, fa = a, b, fb
+            low = a
+            a = b
+            fa = fb
             b = low + ratio * (high - low)
             fb = score(b)
     found = (low + high) / 2
@@ -236,7 +246,8 @@ def _maximised(score: Callable[[float], float], starts: Sequence[float]) -> floa
 
 def walked(seen: Recording, i: int, z: float, dz: float) -> tuple[Tensor, Tensor, Tensor]:
     """Go through layer i from its first state alone: what attention and feed-forward add, and the last state."""
-    stack, root = seen.stack, seen.stack.root.double().cpu()
+    stack = seen.stack
+    root = seen.stack.root.double().cpu()
     x = seen.states[i] / root
     moved = {ATTENTION: torch.zeros_like(x), FEED: torch.zeros_like(x)}
     for place, part in enumerate(stack.parts):
@@ -254,12 +265,16 @@ def walked(seen: Recording, i: int, z: float, dz: float) -> tuple[Tensor, Tensor
 
 def _attention(seen: Recording, one: AttentionMap, w: dict[str, Tensor], x: Float[Tensor, "b t d"]) -> Tensor:
     """Σ_h softmax_s(τ⟨q_h(t), k_h(s)⟩ + bias) OV_h x(s) + b_O against the measure of the sources, head by head."""
-    operator, grids = seen.stack.attention.operator, seen.stack.grids
-    inner, heads, t = len(grids["e"]), len(grids["h"]), one.t.nodes.double().cpu()
+    operator = seen.stack.attention.operator
+    grids = seen.stack.grids
+    inner = len(grids["e"])
+    heads = len(grids["h"])
+    t = one.t.nodes.double().cpu()
     placed = operator.position.bind(grids["h"], grids["e"])
     where = operator.position.where(t, placed)
     q, k, v = (linear(x, w[name], w.get("b" + name)).unflatten(-1, (-1, inner)).transpose(1, 2) for name in "qkv")
-    q, k = operator.position.turn(q, where), operator.position.turn(k, where)
+    q = operator.position.turn(q, where)
+    k = operator.position.turn(k, where)
     k, v = (each.repeat_interleave(heads // each.shape[1], 1) for each in (k, v))
     scores = operator.kernel.scale(seen.stack.model.axes.e) * q @ k.mT + one.base.double().cpu().log()
     bias = operator.position.pair_bias(t, t, placed)
@@ -284,7 +299,8 @@ def _norm(stack: Stack, operator: Any, w: dict[str, Tensor], x: Tensor) -> Tenso
     """The norms of the library against the measure of d."""
     d = stack.grids["d"]
     share = (d.weights / d.mass).double().cpu()
-    scale, shift = w.get("scale", torch.ones(())), w.get("shift", torch.zeros(()))
+    scale = w.get("scale", torch.ones(()))
+    shift = w.get("shift", torch.zeros(()))
     if isinstance(operator, SphereProjection):
         return operator.radius * standardise(x, share, operator.eps, centred=False)
     if isinstance(operator, Constraint):

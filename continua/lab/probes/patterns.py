@@ -35,7 +35,8 @@ def pattern_scores(one: AttentionMap, radius: float | None = None) -> dict[str, 
     |t − s| ≤ ``radius`` (default: the median distance to the nearest token, one on counted tokens). ``global``:
     1 − TV(A, U)/max TV, the closeness to the uniform measure U = w/w(allowed). Rows without a choice take no part.
     """
-    t, s = one.t.nodes, one.s.nodes
+    t = one.t.nodes
+    s = one.s.nodes
     near = Window(_spacing(one) if radius is None else radius).allowed(t, s)
     return {
         "identity": _excess(one, (t[..., :, None, :] == s[..., None, :, :]).all(-1)),
@@ -49,7 +50,8 @@ def head_table(maps: Sequence[AttentionMap], radius: float | None = None) -> lis
     """One line for each head of each map, in the order of depth."""
     table = []
     for one in maps:
-        scores, means = pattern_scores(one, radius), mean_entropy(one).tolist()
+        scores = pattern_scores(one, radius)
+        means = mean_entropy(one).tolist()
         for head, mean in enumerate(means):
             own = {pattern: float(scores[pattern][head]) for pattern in PATTERNS}
             table.append(Head(one.name, one.z, head, mean, own, _dominant(own)))
@@ -83,7 +85,8 @@ def _global(one: AttentionMap) -> Tensor:
 
 def _previous(one: AttentionMap) -> Tensor:
     """The sources at the latest present stamp before each query; nothing on domains without an order."""
-    t, s = one.t.nodes, one.s.nodes
+    t = one.t.nodes
+    s = one.s.nodes
     if t.shape[-1] != 1:
         return torch.zeros(len(one.t), len(one.s), dtype=torch.bool, device=t.device)
     stamps = torch.where((s.mT < t) & (one.s.weights > 0)[..., None, :], s.mT, -torch.inf)

@@ -94,7 +94,8 @@ def spectra(model: nn.Module | View, at: Discretisation | None = None) -> list[H
         q, k, v, o = matrices(stack, z)
         scale = stack.attention.operator.kernel.scale(stack.model.axes.e)
         for head in range(len(q)):
-            qk, ov = spectrum(scale * q[head].mT, k[head].mT), spectrum(o[head], v[head].mT)
+            qk = spectrum(scale * q[head].mT, k[head].mT)
+            ov = spectrum(o[head], v[head].mT)
             found.append(HeadSpectra(layer, z, head, qk, ov))
     return found
 
@@ -104,8 +105,10 @@ def matrices(stack: Stack, z: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
     With pre-norm they act on the token before its learned scale.
     """
-    w, root = stack.weights(0, z), stack.root.double().cpu()
-    inner, heads = len(stack.grids["e"]), len(stack.grids["h"])
+    w = stack.weights(0, z)
+    root = stack.root.double().cpu()
+    inner = len(stack.grids["e"])
+    heads = len(stack.grids["h"])
     q, k, v = (_before(w[name] / root, stack, z).unflatten(0, (-1, inner)) for name in "qkv")
     k, v = (each.repeat_interleave(heads // len(each), 0) for each in (k, v))
     return q, k, v, (root[:, None] * w["o"]).unflatten(1, (-1, inner)).movedim(1, 0)
@@ -133,7 +136,8 @@ def spectrum(a: Float[Tensor, "d e"], b: Float[Tensor, "d e"]) -> Spectrum:
     half = r[:, :e] @ r[:, e:].mT / 2
     squares = torch.linalg.eigvalsh(half + half.mT)
     squares = squares * squares.abs()
-    total, whole = float(squares.abs().sum()), float(singular.square().sum())
+    total = float(squares.abs().sum())
+    whole = float(singular.square().sum())
     return Spectrum(
         tuple(complex(value) for value in values.tolist())[:d],
         tuple(singular.tolist())[:d],

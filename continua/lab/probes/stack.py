@@ -29,7 +29,9 @@ from continua.operators import (
 from continua.operators.weights import at_depth
 from continua.typing import Args, Tensor
 
-ATTENTION, FEED, NORM = "attention", "feed-forward", "norm"
+ATTENTION = "attention"
+FEED = "feed-forward"
+NORM = "norm"
 NORMS = (LayerNorm, RMSNorm, Constraint, SphereProjection)
 KNOWN = "Known are blocks of one self-attention, feed-forward maps and norms; look at others with model.states(batch)."
 

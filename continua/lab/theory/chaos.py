@@ -75,7 +75,9 @@ def chaos(
         got = f"counts={sizes}, runs={runs}"
         raise ConfigError("a rate needs two sizes and two runs", got=got, remedy="Use counts=(64, 256, 1024), runs=16.")
     limit = mean_field(interaction, density, until, save=2).final
-    rows, done, total = [], 0, sum(sizes)
+    rows = []
+    done = 0
+    total = sum(sizes)
     for n in sizes:
         start = Particles.circle(density.sample((runs, n), generator))
         ends = simulate(interaction, start, until, save=2, control=_control(interaction), generator=generator).final

@@ -31,7 +31,8 @@ def growth_rates(
     >>> [round(rate, 3) for rate in growth_rates(9.0, modes=6).tolist()]
     [0.0, 0.105, 0.351, 0.591, 0.704, 0.664, 0.522]
     """
-    kind, betas = _kind(interaction), _heads(beta, d)
+    kind = _kind(interaction)
+    betas = _heads(beta, d)
     count = max(_enough(b, d) for b in betas) if modes is None else _at_least_one(modes)
     rates = torch.zeros(count + 1, dtype=torch.float64)
     for one in betas:
@@ -52,7 +53,8 @@ def log_growth_rates(beta: float, d: int = 2, interaction: Named = "USA", modes:
     >>> bool(log_growth_rates(1e4)[1:5].isfinite().all())
     True
     """
-    kind, (beta,) = _kind(interaction), _heads(beta, d)
+    kind = _kind(interaction)
+    (beta,) = _heads(beta, d)
     rate, scale = kind(beta, d, _enough(beta, d) if modes is None else _at_least_one(modes))
     return rate.abs().log() + scale
 
@@ -79,7 +81,8 @@ def rotated_rates(
         raise ConfigError("rotated growth rates are known for some interactions only", got=name, remedy=remedy)
     count = _enough(beta, 2) if modes is None else _at_least_one(modes)
     k = torch.arange(count + 1, dtype=torch.float64)
-    over, psi = over_beta(beta, 2, count + 1), alpha + phi
+    over = over_beta(beta, 2, count + 1)
+    psi = alpha + phi
     r = beta * over
     r[0] = 1.0
     slope = k * over[:-1] + r[1:]  # I_k′/I_0 = k I_k/(β I_0) + I_{k+1}/I_0
@@ -99,7 +102,8 @@ def layer_factor(epsilon: float, beta: Beta, d: int = 2, interaction: Named = "S
     a = r_1 (SA, Sinkhorn) or c_1 (USA) is how much attention to the uniform measure lengthens a token. Discrete case:
     this is the layer; as ε → 0 its power t/ε becomes e^{λ_l t}.
     """
-    rates, kind = growth_rates(beta, d, interaction, modes), _kind(interaction)
+    rates = growth_rates(beta, d, interaction, modes)
+    kind = _kind(interaction)
     pulls = [(one, *kind(one, d, 1)) for one in _heads(beta, d)]
     unmixed = [over_beta(one, d, 1)[1].item() * one * math.exp(scale) for one, _, scale in pulls]
     length = 1 + epsilon * sum(unmixed)
@@ -118,7 +122,8 @@ def k_max(beta: float, d: int = 2, interaction: Named = "SA") -> int:
     >>> [k_max(beta) for beta in (0.1, 1.0, 9.0, 50.0)], k_max(9.0, d=64)
     ([1, 1, 4, 10], 1)
     """
-    kind, (beta,) = _kind(interaction), _heads(beta, d)
+    kind = _kind(interaction)
+    (beta,) = _heads(beta, d)
     rates = kind(beta, d, _enough(beta, d))[0]
     return int(rates[1:].argmax()) + 1
 
@@ -132,10 +137,12 @@ def crossovers(d: int = 2, most: int = 8) -> Tensor:
     [1.044, 3.165, 6.211]
     """
     _heads(1.0, d)
-    found, nu = [], d / 2 - 1
+    found = []
+    nu = d / 2 - 1
     for l in range(1, _at_least_one(most) + 1):
         wanted = l * (l + d - 2) / ((l + 1) * (l + d - 1))
-        low, high = 0.0, (l + nu + 1) ** 2
+        low = 0.0
+        high = (l + nu + 1) ** 2
         while ratio(high, l + nu) < wanted:
             high *= 2
         while low < (middle := (low + high) / 2) < high:

@@ -18,8 +18,10 @@ from continua.lab.theory.wasserstein import Density
 from continua.typing import Float, Tensor
 
 FLOOR = 1e-13  # of the largest normaliser: where it is smaller it is round-off, and there is nothing to move
-CLOSE, SCALINGS = 1e-14, 2000
-STEP, MOMENTUM = 4 / (math.sqrt(2) + 1) ** 2, ((math.sqrt(2) - 1) / (math.sqrt(2) + 1)) ** 2
+CLOSE = 1e-14
+SCALINGS = 2000
+STEP = 4 / (math.sqrt(2) + 1) ** 2
+MOMENTUM = ((math.sqrt(2) - 1) / (math.sqrt(2) + 1)) ** 2
 CONTROL = Adaptive(rtol=1e-8, atol=1e-10, max_steps=5000)  # between two times; unresolved densities need no end of them
 Blur = Callable[[Tensor], Tensor]
 
@@ -120,7 +122,8 @@ def circle_field(interaction: Interaction, m: int) -> Callable[[Tensor], Tensor]
 
     V = ∂W/Z (SA) and c_0 ∂W (USA), where Z = e^{β cos} ∗ ρ / c_0 = 1 + βW; e^f ∂W[e^f ρ], e^f Z[e^f ρ] = 1 (Sinkhorn).
     """
-    pull, scale = kind_of(interaction), scale_of(interaction, 2)
+    pull = kind_of(interaction)
+    scale = scale_of(interaction, 2)
     fine = 2 * m
     over = over_beta(interaction.beta, 2, m)  # r_k/β
     spread = 2 * math.pi * interaction.beta * over
@@ -148,7 +151,9 @@ def follow(
     field: Callable[[Tensor], Tensor], start: Tensor, times: Tensor, control: Control | None, watch: ReportShare | None
 ) -> tuple[Tensor, int]:
     """The states of dx/dt = field(x) at the times, and how often the field was evaluated."""
-    states, evaluations, until = [start], 0, float(times[-1])
+    states = [start]
+    evaluations = 0
+    until = float(times[-1])
     for before, after in zip(times[:-1].tolist(), times[1:].tolist(), strict=True):
         try:
             path = solve(
@@ -181,7 +186,8 @@ def _sinkhorn(density: Tensor, blur: Blur, scale: float) -> Pull:
 
     For β ≥ 0 what is missing falls by (√2−1)/(√2+1) a round: the heavy ball of Polyak 1964 for a spectrum in [1, 2].
     """
-    before, f = torch.zeros_like(density), torch.zeros_like(density)
+    before = torch.zeros_like(density)
+    f = torch.zeros_like(density)
     for _ in range(SCALINGS):
         moved = f.exp() * density
         missing = f + _floored(blur(moved)).log()

@@ -91,7 +91,8 @@ def sphere_field(interaction: Interaction, degree: int) -> Callable[[Tensor], Te
 
     ρV = s ∇W with s and W as on the circle, and div(s ∇W) = ½ [ Δ(sW) + s ΔW − W Δs ] needs scalar harmonics only.
     """
-    pull, scale = kind_of(interaction), scale_of(interaction, 3)
+    pull = kind_of(interaction)
+    scale = scale_of(interaction, 3)
     y = Harmonics(degree, 3 * degree // 2 + 1)
     over = 4 * math.pi * over_beta(interaction.beta, 3, max(1, degree))[: degree + 1, None]
     spread = interaction.beta * over
@@ -109,7 +110,8 @@ def sphere_field(interaction: Interaction, degree: int) -> Callable[[Tensor], Te
         )
         delta = laplacian.to(state)
         w = pulling * over.to(state)
-        s_here, w_here = y.synthesise(moved), y.synthesise(w)
+        s_here = y.synthesise(moved)
+        w_here = y.synthesise(w)
         inside = s_here * y.synthesise(delta * w) - w_here * y.synthesise(delta * moved)
         spreading = (delta * y.analyse(s_here * w_here) + y.analyse(inside)) / 2
         change = delta / interaction.kappa * a - spreading

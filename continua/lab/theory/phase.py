@@ -26,7 +26,8 @@ from continua.typing import Float, Tensor
 FRAMES = 65  # at which the time of the last merger is looked for
 AT_ONCE = 1 << 15  # coordinates that are simulated side by side
 Key = tuple[float, int, int]  # β, d, n
-CELLS, ABOUT = "cells.jsonl", "about.json"
+CELLS = "cells.jsonl"
+ABOUT = "about.json"
 CONTROL = Adaptive(rtol=1e-4, atol=1e-7, max_steps=100_000)  # counts do not change from here on to finer steps
 
 
@@ -152,7 +153,10 @@ def measure(
     """One cell of a phase diagram."""
     beta, d, n = key
     gap = usual_gap(interaction) or 0.5 / math.sqrt(max(1.0, abs(beta)))
-    counts, cosines, times, size = [], [], [], max(1, AT_ONCE // (n * d))
+    counts = []
+    cosines = []
+    times = []
+    size = max(1, AT_ONCE // (n * d))
     for start in range(0, len(seeds), size):
         some = seeds[start : start + size]
         drawn = [Particles.uniform(n, d, torch.Generator().manual_seed(seed)).x for seed in some]
@@ -168,7 +172,9 @@ def measure(
         counts.append(clusters(run.final, gap).count.double())
         cosines.append(mean_cosine(run.final))
         times.append(_merged(run.directions, run.times, gap))
-    count, cosine, time = torch.cat(counts), torch.cat(cosines), torch.cat(times)
+    count = torch.cat(counts)
+    cosine = torch.cat(cosines)
+    time = torch.cat(times)
     joined = time.isfinite()
     took = float(time[joined].mean()) if bool(joined.any()) else None
     numbers = float(count.mean()), float(count.std(correction=0)), float(cosine.mean()), float(joined.double().mean())
@@ -256,7 +262,8 @@ def _settings(path: Path) -> dict[str, Any]:
 def _read(path: Path) -> tuple[list[Cell], bool]:
     """The cells of a file, and whether every line of it is whole."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    found, whole = [], not text or text.endswith("\n")
+    found = []
+    whole = not text or text.endswith("\n")
     for line in text.splitlines():
         try:
             found.append(Cell(**json.loads(line)))

@@ -55,7 +55,8 @@ class Density:
         """F^{−1}: the angles in [0, 2π] below which the given parts of the mass lie."""
         theta, cumulative = self.cumulative
         place = torch.searchsorted(cumulative, levels.to(cumulative), right=True).clamp(1, len(theta) - 1)
-        low, high = cumulative[place - 1], cumulative[place]
+        low = cumulative[place - 1]
+        high = cumulative[place]
         part = ((levels - low) / (high - low).clamp_min(torch.finfo(low.dtype).tiny)).clamp(0, 1)
         return theta[place - 1] + part * (theta[place] - theta[place - 1])
 
@@ -100,7 +101,8 @@ def circle_wasserstein(
     0.2
     """
     _order(p)
-    f, g = _on_circle(a, a_weights), _on_circle(b, b_weights)
+    f = _on_circle(a, a_weights)
+    g = _on_circle(b, b_weights)
     return _by_median(f, g) if p == 1.0 else _between(f, _turned(g, _best_cut(f, g, p)), p) ** (1 / p)
 
 
@@ -180,7 +182,8 @@ def _on_circle(measure: Tensor | Density, weights: Tensor | None) -> Quantile:
 @torch.no_grad()
 def _best_cut(f: Quantile, g: Quantile, p: float) -> float:
     """The α of the least cost, by golden sections of [−1, 1], at whose ends all mass moves one way round."""
-    low, high = -1.0, 1.0
+    low = -1.0
+    high = 1.0
     inner = [high - GOLDEN * (high - low), low + GOLDEN * (high - low)]
     costs = [float(_between(f, _turned(g, cut), p)) for cut in inner]
     best = min(zip(costs, inner, strict=True))
@@ -201,8 +204,11 @@ def _by_median(f: Quantile, g: Quantile) -> Tensor:
     arcs = points.diff()
     first, last = ((f_ - g_) for f_, g_ in zip(_climb(f, points), _climb(g, points), strict=True))
     with torch.no_grad():
-        below, above = torch.minimum(first, last), torch.maximum(first, last)
-        low, high, half = float(below.min()), float(above.max()), float(arcs.sum()) / 2
+        below = torch.minimum(first, last)
+        above = torch.maximum(first, last)
+        low = float(below.min())
+        high = float(above.max())
+        half = float(arcs.sum()) / 2
         span = (above - below).clamp_min(torch.finfo(arcs.dtype).tiny)
         for _ in range(HALVINGS):
             middle = (low + high) / 2
@@ -213,10 +219,12 @@ def _by_median(f: Quantile, g: Quantile) -> Tensor:
 
 def _climb(f: Quantile, points: Tensor) -> tuple[Tensor, Tensor]:
     """F at both ends of each arc between points, seen from inside."""
-    low, high = points[:-1], points[1:]
+    low = points[:-1]
+    high = points[1:]
     own = torch.searchsorted(f.starts.detach(), ((low + high) / 2).detach(), right=True) - 1
     at = own.clamp_min(0)
-    rise, run = f.levels[at + 1] - f.levels[at], f.ends[at] - f.starts[at]
+    rise = f.levels[at + 1] - f.levels[at]
+    run = f.ends[at] - f.starts[at]
     flat = run <= 0  # a point: all of its mass lies before the arc
     run = torch.where(flat, 1.0, run)
     parts = (torch.where(flat, 1.0, ((x - f.starts[at]) / run).clamp(0, 1)) for x in (low, high))
@@ -227,7 +235,8 @@ def _climb(f: Quantile, points: Tensor) -> tuple[Tensor, Tensor]:
 def _turned(g: Quantile, cut: float) -> Quantile:
     """s ↦ G^{−1}(s − cut) on (0, 1], where G^{−1}(s + 1) = G^{−1}(s) + 2π."""
     turns = math.floor(cut)
-    rest, lap = cut - turns, 2 * math.pi
+    rest = cut - turns
+    lap = 2 * math.pi
     levels = torch.cat([g.levels[:-1] + (rest - 1), g.levels + rest])
     starts = torch.cat([g.starts - lap, g.starts]) - turns * lap
     ends = torch.cat([g.ends - lap, g.ends]) - turns * lap
@@ -237,9 +246,13 @@ def _turned(g: Quantile, cut: float) -> Quantile:
 def _between(f: Quantile, g: Quantile, p: float) -> Tensor:
     """∫_0^1 |F^{−1} − G^{−1}|^p ds, piece by piece."""
     levels = torch.cat([f.levels, g.levels]).detach().clamp(0, 1).sort().values
-    low, high = levels[:-1], levels[1:]
-    from_, to = (_read(f, low, high), _read(g, low, high))
-    a, b, width = from_[0] - to[0], from_[1] - to[1], high - low
+    low = levels[:-1]
+    high = levels[1:]
+    from_ = _read(f, low, high)
+    to = _read(g, low, high)
+    a = from_[0] - to[0]
+    b = from_[1] - to[1]
+    width = high - low
     if p == 2.0:
         return (width * (a * a + a * b + b * b)).sum() / 3
     return _absolute(a, b, width)
@@ -255,7 +268,9 @@ def _absolute(a: Tensor, b: Tensor, width: Tensor) -> Tensor:
 def _read(f: Quantile, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """F^{−1} at both ends of pieces (low, high] that lie inside its own."""
     own = torch.searchsorted(f.levels, (low + high) / 2, right=True).clamp(1, len(f.starts)) - 1
-    left, length = f.levels[own], (f.levels[own + 1] - f.levels[own]).clamp_min(torch.finfo(low.dtype).tiny)
+    left = f.levels[own]
+    length = (f.levels[own + 1] - f.levels[own]).clamp_min(torch.finfo(low.dtype).tiny)
     rise = f.ends[own] - f.starts[own]
-    first, last = ((low - left) / length).clamp(0, 1), ((high - left) / length).clamp(0, 1)
+    first = ((low - left) / length).clamp(0, 1)
+    last = ((high - left) / length).clamp(0, 1)
     return f.starts[own] + rise * first, f.starts[own] + rise * last
