@@ -2,11 +2,13 @@
 
 A class registers itself with ``@register``. A registered object becomes ``{"kind": "Name", **arguments}``, where the
 arguments are those of its constructor; frozen dataclasses are read off their fields, every other class remembers what
-its constructor was called with. Nothing here knows any room of the house.
+its constructor was called with. Nothing here imports any room of the house: a table says which module has which
+kind, and that module is imported when a configuration first asks for one of them.
 """
 
 import dataclasses
 import functools
+import importlib
 import inspect
 from collections.abc import Mapping
 from enum import Enum
@@ -16,6 +18,73 @@ from continua.errors import ConfigError, nearest
 
 VERSION = 1
 ALIASES = {"Flat": "Uniform", "Given": "States"}  # kinds that earlier versions wrote under another name
+# where each kind is at home; a house test compares this with the classes that are decorated
+MODULES = {
+    "axes.axis": "Axes Circle Interval Points Product Times",
+    "axes.discretisation": "Discretisation",
+    "axes.rules": "ClenshawCurtis Counting GaussLegendre LeftEnd Midpoint Nested ProductRule Trapezoid",
+    "axes.sampled": "Lattice MonteCarlo Samples Sobol",
+    "data.tokens": "BytePairs Characters",
+    "fields.field": "Expansion",
+    "fields.generated": "Generated",
+    "fields.neural": "Neural Separable",
+    "fields.nodal": "Cubic Hold Linear Nodal Trigonometric",
+    "fields.parametrisation": "ByBasis ByNetwork",
+    "fields.role": "Role",
+    "fields.spectral": "BSpline Cosine Fourier Legendre",
+    "flow.adjoints.backsolve": "Backsolve",
+    "flow.adjoints.direct": "Direct",
+    "flow.adjoints.recompute": "Checkpoint Lean Mixed Recompute",
+    "flow.adjoints.reversible": "Reversible",
+    "flow.controls.adaptive": "Adaptive",
+    "flow.controls.control": "Fixed",
+    "flow.solvers.reversible": "ReversibleHeun ReversibleSolver",
+    "flow.solvers.runge_kutta": "Bosh3 Dopri5 Euler ExplicitMidpoint Heun RK4 Tsit5",
+    "flow.solvers.sphere": "OnSphere",
+    "flow.solvers.splitting": "LieTrotter Strang",
+    "flow.trajectory": "SaveAt",
+    "models.bank": "Bank",
+    "models.cells": "Cells FromCells Tiling",
+    "models.embed": "Observations Queries States Tokens",
+    "models.encoder_decoder": "EncoderDecoder",
+    "models.factored": "Narrowed Widened",
+    "models.init": "GPT2Init Scaled Xavier",
+    "models.latent": "AskedReadout Latent",
+    "models.patches": "Patches Pixels",
+    "models.readout": "Readout",
+    "models.sampling": "Greedy Sample",
+    "models.transformer": "Transformer",
+    "operators.activation": "ELU GELU Identity ReLU SiLU Tanh",
+    "operators.attention.operator": "Attention",
+    "operators.convolution": "Convolution",
+    "operators.dropout": "Drop",
+    "operators.kernels.features": "PositiveFeatures",
+    "operators.kernels.kernel": "Additive Softmax Uniform",
+    "operators.kernels.local": "Comb Local",
+    "operators.kernels.nystrom": "Nystrom",
+    "operators.kernels.sampled": "FewSources",
+    "operators.kernels.stationary": "Gaussian Stationary",
+    "operators.mask": "Both Causal Neighbours Strided Window",
+    "operators.norm": "Constraint LayerNorm Project RMSNorm SphereProjection",
+    "operators.operator": "Chain Parts PreNorm Skip",
+    "operators.pointwise": "Apply Integral Pointwise",
+    "operators.position": "ALiBi Learned Position RelativeBias Rotary Sinusoidal WaveBias",
+    "operators.spectral": "SpectralConvolution",
+    "optim.bounded": "Rescaled SpectrallyNormalised",
+    "optim.kfac": "KFAC",
+    "optim.mirror": "DualAveraging Mirror",
+    "optim.muon": "Muon",
+    "optim.optimiser": "AdamW ByRole",
+    "optim.schedule": "Constant CosineDecay InverseSqrt",
+    "optim.shampoo": "SOAP Shampoo",
+    "optim.stiefel": "RiemannianAdam",
+    "tasks.series": "Scale",
+    "training.discretisations": "Always",
+    "training.elastic": "Elastic",
+    "training.penalty": "HeadEntropy JacobianNorm KineticEnergy Sampled Smoothness SpectralNorm SquaredWeights",
+    "training.settings": "Training",
+}
+KINDS = {kind: f"continua.{module}" for module, kinds in MODULES.items() for kind in kinds.split()}
 _classes: dict[str, type] = {}
 C = TypeVar("C", bound=type)
 
@@ -94,11 +163,20 @@ def _signature(cls: type) -> inspect.Signature:
     return inspect.signature(cls)
 
 
+def class_of(name: str) -> type:
+    """The class of a kind, by its present name or an earlier one, imported from its home if it has not been yet."""
+    kind = ALIASES.get(name, name)
+    if kind not in _classes and kind in KINDS:
+        importlib.import_module(KINDS[kind])
+    if kind not in _classes:
+        remedy = nearest(name, [*KINDS, *_classes])
+        raise ConfigError("unknown kind in the configuration", got=repr(name), remedy=remedy)
+    return _classes[kind]
+
+
 def build(name: str, values: Mapping[str, Any]) -> Any:
     """Call the registered class ``name``; unknown names and keys are answered with the nearest known one."""
-    cls = _classes.get(ALIASES.get(name, name))
-    if cls is None:
-        raise ConfigError("unknown kind in the configuration", got=repr(name), remedy=nearest(name, list(_classes)))
+    cls = class_of(name)
     parameters = _settings(_signature(cls))
     for key in values:
         if key not in parameters:

@@ -243,6 +243,37 @@ def _pickle_imports(module: Module) -> Iterator[str]:
             yield f"{module.at(node)}: {source} can run code from a file. Use safetensors and JSON."
 
 
+# --- kinds -----------------------------------------------------------------------------------------------------------
+
+
+def check_kinds(root: Path) -> Iterator[str]:
+    """The table of ``config.py`` against the classes that carry ``@register``: a kind loads before it was imported."""
+    found = modules(root)
+    listed = {kind: (f"continua.{home}", line) for home, kinds, line in _table(found) for kind in kinds.split()}
+    registered: dict[str, str] = {}
+    for module in found:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and any(_dotted(item) == "register" for item in node.decorator_list):
+                registered[node.name] = module.name
+                home = listed.get(node.name, ("no module", 0))[0]
+                if home != module.name:
+                    remedy = f"List it under {module.name.removeprefix('continua.')!r}."
+                    yield f"{module.at(node)}: MODULES in config.py has {home} for the kind {node.name}. {remedy}"
+    for kind, (home, line) in listed.items():
+        if kind not in registered:
+            remedy = "Take it out of MODULES; if it was renamed, add an alias."
+            yield f"continua/config.py:{line}: {home} registers no {kind}. {remedy}"
+
+
+def _table(found: list[Module]) -> Iterator[tuple[str, str, int]]:
+    """The rows of ``MODULES``: a module, its kinds, the line."""
+    bodies = [module.tree.body for module in found if module.name == "continua.config"]
+    for node in (node for body in bodies for node in body):
+        if isinstance(node, ast.Assign) and _dotted(node.targets[0]) == "MODULES":
+            for home, kinds in ast.literal_eval(node.value).items():
+                yield home, kinds, node.lineno
+
+
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
@@ -265,7 +296,7 @@ def check_paths(root: Path) -> Iterator[str]:
                 yield f"{shown}: machine path {hit.group()}… Write a relative path, or take it as an argument."
 
 
-CHECKS = [check_rooms, check_cycles, check_sizes, check_functions, check_habits, check_paths]
+CHECKS = [check_rooms, check_cycles, check_sizes, check_functions, check_habits, check_kinds, check_paths]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -315,6 +346,8 @@ BAD = [
     (check_habits, "axes/grid.py", "import torch\ntorch.load('x')", ":2: torch.load"),
     (check_habits, "axes/grid.py", "import torch\ntorch.save(x, 'x')", ":2: torch.save"),
     (check_habits, "axes/grid.py", "np.load('x', allow_pickle=True)", ":1: numpy.load"),
+    (check_kinds, "axes/grid.py", "@register\nclass Line: ...", ":2: MODULES in config.py has no module for"),
+    (check_kinds, "config.py", "\nMODULES = {'axes.grid': 'Line'}", ":2: continua.axes.grid registers no Line"),
     (check_paths, "axes/grid.py", "x = 1\npath = '/ho" + "me/ada/model'", ":2: machine path"),
     (check_paths, "axes/grid.py", "# see /tm" + "p/out.png", ":1: machine path"),
     (check_paths, "axes/grid.py", "path = 'C:\\\\Us" + "ers\\\\ada'", ":1: machine path"),
