@@ -13,7 +13,7 @@ import torch
 
 from continua.data.navier_stokes import TORUS, vorticity_paths
 from continua.data.store import generated
-from continua.lab.canvas.functions import draw_functions, draw_path, draw_resolution
+from continua.lab.canvas import draw_functions, draw_path, draw_resolution
 from continua.models import Batch
 from continua.recipes import BurgersSettings, VorticitySettings
 from continua.recipes.functions import model_of, optimiser_of, some_points, task_of

@@ -15,8 +15,7 @@ import torch
 
 from continua.flow import Adaptive
 from continua.geometry.sphere import distance
-from continua.lab import Particles, SelfAttention, simulate
-from continua.lab.canvas.pictures import plot_paths
+from continua.lab import Particles, SelfAttention, plot_paths, simulate
 
 BETA, TOKENS, UNTIL = 1.0, 96, 24.0
 

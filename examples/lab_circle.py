@@ -10,11 +10,7 @@ from pathlib import Path
 
 import torch
 
-from continua.lab import Particles, SelfAttention, simulate
-from continua.lab.canvas.films import film
-from continua.lab.canvas.pictures import plot_paths
-from continua.lab.particles.clusters import clusters
-from continua.lab.theory.growth import k_max
+from continua.lab import Particles, SelfAttention, clusters, film, k_max, plot_paths, simulate
 
 BETA, TOKENS, UNTIL, FRAMES = 9.0, 300, 16.0, 65
 

@@ -14,9 +14,17 @@ from pathlib import Path
 import torch
 
 from continua.flow import Adaptive
-from continua.lab import Particles, SelfAttention, Simulation, Unnormalised, free, simulate
+from continua.lab import (
+    Particles,
+    SelfAttention,
+    Simulation,
+    Unnormalised,
+    equiangular,
+    equiangular_pre_norm,
+    free,
+    simulate,
+)
 from continua.lab.figure import pyplot, save
-from continua.lab.theory.theorems import equiangular, equiangular_pre_norm
 
 TOKENS, BETA, CLOSE = 32, 1.0, 1e-6
 TAILS = {"softmax": 2.0, "unnormalised": 2 * math.exp(BETA), "softmax, pre-norm": 2.0}

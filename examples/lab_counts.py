@@ -11,10 +11,7 @@ from pathlib import Path
 
 import torch
 
-from continua.lab import Particles, SelfAttention, simulate
-from continua.lab.canvas.pictures import plot_counts
-from continua.lab.particles.clusters import clusters
-from continua.lab.theory.growth import k_max
+from continua.lab import Particles, SelfAttention, clusters, k_max, plot_counts, simulate
 
 BETA, TOKENS, RUNS, UNTIL = 25.0, 300, 40, 16.0
 

@@ -12,10 +12,7 @@ from pathlib import Path
 
 import torch
 
-from continua.lab import Particles, SelfAttention, simulate
-from continua.lab.canvas.densities import plot_globe
-from continua.lab.particles.harmonics import Harmonics
-from continua.lab.theory.meanfield_sphere import sphere_mean_field
+from continua.lab import Harmonics, Particles, SelfAttention, plot_globe, simulate, sphere_mean_field
 
 BETA, DEGREE, MODES, TOKENS, UNTIL, CLOSE = 9.0, 52, 6, 2000, 3.3, 1e-3
 

@@ -13,9 +13,7 @@ from pathlib import Path
 import torch
 
 from continua.flow import Adaptive
-from continua.lab import Particles, SelfAttention, simulate
-from continua.lab.canvas.pictures import plot_growth
-from continua.lab.theory.growth import growth_rates, k_max
+from continua.lab import Particles, SelfAttention, growth_rates, k_max, plot_growth, simulate
 
 BETAS, TOKENS, PUSH, CLOSE = (1.0, 9.0, 25.0, 64.0), 192, 1e-6, 1e-6
 

@@ -12,10 +12,8 @@ from pathlib import Path
 
 import torch
 
-from continua.lab import Particles, SelfAttention, simulate
-from continua.lab.canvas.densities import plot_density
+from continua.lab import Density, Particles, SelfAttention, circle_wasserstein, plot_density, simulate
 from continua.lab.theory.meanfield import circle_nodes, mean_field
-from continua.lab.theory.wasserstein import Density, circle_wasserstein
 
 BETA, NODES, TOKENS, UNTIL, FRAMES = 9.0, 768, 4000, 5.0, 81
 

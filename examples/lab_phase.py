@@ -12,9 +12,7 @@ from pathlib import Path
 
 import torch
 
-from continua.lab.canvas.pictures import plot_phase
-from continua.lab.theory.growth import k_max
-from continua.lab.theory.phase import phase_diagram
+from continua.lab import k_max, phase_diagram, plot_phase
 
 BETAS, DIMENSIONS, TOKENS, RUNS, UNTIL = (1.0, 2.0, 4.0, 9.0, 16.0, 25.0), (2, 3, 4, 8, 16), 128, 6, 16.0
 

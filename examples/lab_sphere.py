@@ -10,11 +10,7 @@ from pathlib import Path
 
 import torch
 
-from continua.lab import Particles, SelfAttention, simulate
-from continua.lab.canvas.films import film
-from continua.lab.canvas.pictures import plot_paths
-from continua.lab.particles.clusters import clusters
-from continua.lab.particles.energy import energies
+from continua.lab import Particles, SelfAttention, clusters, energies, film, plot_paths, simulate
 
 BETA, TOKENS, UNTIL, FRAMES, COUNT = 9.0, 120, 12.0, 49, 5
 

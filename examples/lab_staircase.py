@@ -11,10 +11,8 @@ from pathlib import Path
 
 import torch
 
-from continua.lab import Particles, SelfAttention, simulate
+from continua.lab import Particles, SelfAttention, clusters, energies, energy, plateaus, simulate
 from continua.lab.canvas.pictures import Stay, plot_staircase
-from continua.lab.particles.clusters import clusters, plateaus
-from continua.lab.particles.energy import energies, energy
 
 BETA, TOKENS, UNTIL, SEED = 16.0, 150, 1e4, 0
 COUNTS = [8, 7, 6, 5, 4, 3]

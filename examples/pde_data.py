@@ -20,7 +20,7 @@ from continua.data.darcy import darcy, flux_balance
 from continua.data.navier_stokes import navier_stokes, usual_forcing
 from continua.data.pairs import Pairs
 from continua.data.store import generated
-from continua.lab.canvas.canvas import COLOURS, FAINT, INK
+from continua.lab.canvas import COLOURS, FAINT, INK
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

@@ -14,7 +14,7 @@ import numpy as np
 
 from continua.data.augmentation import Change
 from continua.estimators import ContinuaClassifier, ContinuaForecaster, SeriesSettings
-from continua.lab.canvas.canvas import COLOURS, FAINT
+from continua.lab.canvas import COLOURS, FAINT
 from continua.lab.figure import pyplot, save
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from continua.lab.canvas.canvas import COLOURS, INK
+from continua.lab.canvas import COLOURS, INK
 from continua.lab.figure import pyplot, save
 from continua.models import Batch, Transformer
 from continua.recipes.vision import VisionSettings, digits
