@@ -26,19 +26,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from common import RESULTS, Row, environment, write
 
+from continua.data.images import FASHION, observed_pixels, point_sets, resampled
 from continua.models import Batch, Pixels, Scaled, Transformer, initialise, zoo
 from continua.optim import ByRole
-from continua.recipes.vision import FashionSettings, VisionSettings, changes_of, optimiser_of
+from continua.recipes.vision import FashionSettings, VisionSettings, optimiser_of
 from continua.recipes.vision import model_of as function_patches_of
-from continua.tasks.images import (
-    FASHION,
-    Images,
-    digits,
-    fashion_mnist,
-    observed_pixels,
-    point_sets,
-    resampled,
-)
+from continua.tasks.images import Images, digits, fashion_mnist
 from continua.tasks.task import Example, Score, generator_for
 from continua.training import fit
 
@@ -128,8 +121,10 @@ def settings_of(job: Job) -> VisionSettings:
 def task_of(data: str, folder: Path) -> Images:
     """Digits, or Fashion-MNIST, with the changes of the recipes."""
     if data == "digits":
-        return digits(**changes_of(VisionSettings()))
-    return fashion_mnist(folder, **changes_of(FashionSettings()))
+        usual = VisionSettings()
+        return digits(warp=usual.warp, missing=usual.missing, apart=usual.apart)
+    usual = FashionSettings()
+    return fashion_mnist(folder, warp=usual.warp, missing=usual.missing, apart=usual.apart)
 
 
 def model_of(job: Job, task: Images) -> Transformer:

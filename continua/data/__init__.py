@@ -5,6 +5,7 @@ from continua.data.burgers import burgers_pairs
 from continua.data.corpus import Corpus, from_file, python_source
 from continua.data.darcy import darcy_pairs
 from continua.data.generation import generator_for
+from continua.data.images import digit_images, fashion_images, observed_pixels, point_sets, read_idx, resampled
 from continua.data.navier_stokes import vorticity_pairs, vorticity_paths
 from continua.data.pairs import Pairs, lattice
 from continua.data.ragged import Ragged
@@ -22,11 +23,17 @@ __all__ = [
     "burgers_pairs",
     "cached",
     "darcy_pairs",
+    "digit_images",
+    "fashion_images",
     "from_file",
     "generated",
     "generator_for",
     "lattice",
+    "observed_pixels",
+    "point_sets",
     "python_source",
+    "read_idx",
+    "resampled",
     "vorticity_pairs",
     "vorticity_paths",
 ]

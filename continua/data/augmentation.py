@@ -36,13 +36,15 @@ class Change:
         count, length = series.times.shape
 
         draw = drawing(generator)
-        values, seen = series.values, series.seen
+        values = series.values
+        seen = series.seen
         if self.wrap:
             points = series.present.sum(-1)[:, None]
             moves = ((2 * draw(count, 1) - 1) * self.wrap * points).long()
             index = (torch.arange(length) - moves) % points
             index = torch.where(series.present, index, torch.arange(length))[..., None].expand(values.shape)
-            values, seen = values.gather(1, index), seen.gather(1, index)
+            values = values.gather(1, index)
+            seen = seen.gather(1, index)
         if self.stretch:
             values = values * (1 + self.stretch * (2 * draw(count, 1, 1) - 1))
         if self.trend:

@@ -57,24 +57,29 @@ def _between(a: Tensor, b: Tensor) -> Tensor:
 def _conjugate_gradients(a: Tensor, f: Tensor, tolerance: float) -> Tensor:
     """All samples at once, each with its own step; one that has arrived stands still."""
     sines, inverse = _sines(a.shape[-1])
-    sines, inverse = sines.to(a.device), inverse.to(a.device)
+    sines = sines.to(a.device)
+    inverse = inverse.to(a.device)
 
     def inner(x: Tensor, y: Tensor) -> Tensor:
         return (x * y).sum((1, 2), keepdim=True)
 
-    u, residual = torch.zeros_like(f), f.clone()
+    u = torch.zeros_like(f)
+    residual = f.clone()
     goal = tolerance * inner(f, f).sqrt()
     ready = sines @ ((sines @ residual @ sines) * inverse) @ sines
-    direction, power = ready, inner(residual, ready)
+    direction = ready
+    power = inner(residual, ready)
     for _ in range(PATIENCE):
         going = inner(residual, residual).sqrt() > goal
         if not bool(going.any()):
             return u
         pushed = flux_balance(a, direction)
         length = torch.where(going, power / inner(direction, pushed).clamp_min(1e-300), 0.0)
-        u, residual = u + length * direction, residual - length * pushed
+        u = u + length * direction
+        residual = residual - length * pushed
         ready = sines @ ((sines @ residual @ sines) * inverse) @ sines
-        before, power = power, inner(residual, ready)
+        before = power
+        power = inner(residual, ready)
         direction = ready + torch.where(going, power / before.clamp_min(1e-300), 0.0) * direction
     raise SolveError(
         f"conjugate gradients did not arrive in {PATIENCE} iterations",

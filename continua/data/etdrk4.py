@@ -28,7 +28,8 @@ class Stepper:
         z = self.linear.to(torch.complex128) * self.dt
         turn = torch.exp(1j * math.pi * (torch.arange(CONTOUR, dtype=torch.float64) + 0.5) / (CONTOUR / 2))
         r = z[..., None] + turn
-        e, half = r.exp(), (r / 2).exp()
+        e = r.exp()
+        half = (r / 2).exp()
         parts = (
             (half - 1) / r,
             (-4 - r + e * (4 - 3 * r + r * r)) / r**3,

@@ -175,7 +175,8 @@ def vorticity_paths(
 def _check_resolved(vorticity: Tensor, viscosity: float) -> None:
     """The share of the shortest fifth of the waves: measured, it is about the error against a grid twice as fine."""
     n = vorticity.shape[-1]
-    k, w = waves(n), torch.fft.rfft2(vorticity).abs().square()
+    k = waves(n)
+    w = torch.fft.rfft2(vorticity).abs().square()
     short = k.kept & (torch.maximum(k.x.abs(), k.y) > 0.8 * 2 * math.pi * n / 3)
     share = float(((w * short).sum((-1, -2)) / w.sum((-1, -2))).sqrt().max())
     if not share < UNRESOLVED:

@@ -50,7 +50,8 @@ def burgers(folder: str | Path, time: int = 16) -> Pairs:
     if not 0 < time <= 16:
         raise ConfigError("the file has the times 1/16, 2/16, …, 1", got=time, remedy="Use time=1 … 16.")
     found = _read(folder, "burgers_lowres.pt", ("input", "output"))
-    inputs, outputs = found["input"], found["output"][:, time]
+    inputs = found["input"]
+    outputs = found["output"][:, time]
     points = lattice(Circle(), torch.arange(inputs.shape[1], dtype=torch.float64) / inputs.shape[1])
     return Pairs("packaged burgers", Circle(), inputs.float()[..., None], outputs.float()[..., None], points)
 

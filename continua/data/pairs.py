@@ -57,7 +57,8 @@ class Pairs:
         for what in ("inputs", "outputs", "points"):
             values = getattr(self, what)
             if not values.is_floating_point():
-                got, remedy = values.dtype, "Convert them with .float()."
+                got = values.dtype
+                remedy = "Convert them with .float()."
                 raise ShapeError(f"{what} of {self.name} must be floating-point", got=got, remedy=remedy)
             if not bool(torch.isfinite(values).all()):
                 bad = int((~torch.isfinite(values)).sum())
@@ -94,7 +95,8 @@ class Pairs:
                 ((line - factor.start).abs() <= factor.length + SAME).all() and line[0] >= factor.start - SAME
             )
             if not inside or bool((along - line[:, None]).abs().max() > SAME) or bool((line.diff() <= 0).any()):
-                got, remedy = f"coordinate {i}", "Entry [i, j] must lie at (x_i, y_j), increasing, in the domain."
+                got = f"coordinate {i}"
+                remedy = "Entry [i, j] must lie at (x_i, y_j), increasing, in the domain."
                 raise GridError(f"the points of {self.name} are no product of lines", got=got, remedy=remedy)
             found.append(line)
         return tuple(found)
@@ -141,7 +143,8 @@ class Pairs:
         """The same functions at every ``stride``-th point of each direction, beginning with the first."""
         short = min(self.shape)
         if stride < 1 or (short - 1) // stride < 1:
-            got, remedy = stride, f"Use a stride between 1 and {max(1, short - 1)}."
+            got = stride
+            remedy = f"Use a stride between 1 and {max(1, short - 1)}."
             raise ConfigError(f"a grid of {list(self.shape)} cannot be thinned so", got=got, remedy=remedy)
         steps = (slice(None, None, stride),) * self.axis.dim
         values = {what: getattr(self, what)[:, *steps] for what in ("inputs", "outputs")}
@@ -151,7 +154,8 @@ class Pairs:
         """Some of the pairs: ``part(slice(0, 1000))`` to learn from, ``part(slice(1000, None))`` to be measured on."""
         chosen = self.inputs[rows]
         if not len(chosen):
-            got, remedy = f"{rows.start}:{rows.stop}:{rows.step}", f"There are {len(self)}."
+            got = f"{rows.start}:{rows.stop}:{rows.step}"
+            remedy = f"There are {len(self)}."
             raise ConfigError(f"no pair of {self.name} is chosen", got=got, remedy=remedy)
         return replace(self, inputs=chosen, outputs=self.outputs[rows])
 
@@ -159,7 +163,8 @@ class Pairs:
 def lattice(axis: Axis, *lines: Tensor) -> Tensor:
     """The points [*grid, k] of the product of lines, in float64."""
     if len(lines) != len(factors(axis)):
-        got, remedy = len(lines), f"Give {len(factors(axis))} lines."
+        got = len(lines)
+        remedy = f"Give {len(factors(axis))} lines."
         raise GridError("a lattice needs a line for each direction", got=got, remedy=remedy)
     return torch.stack(torch.meshgrid(*(line.double() for line in lines), indexing="ij"), -1)
 

@@ -53,11 +53,13 @@ class Ragged:
 
     @classmethod
     def _padded(cls, series: Sequence[tuple[Array, Array]], channels: int) -> "Ragged":
-        count, longest = len(series), max(len(t) for t, _ in series)
+        count = len(series)
+        longest = max(len(t) for t, _ in series)
         times = np.zeros((count, longest))
         values = np.full((count, longest, channels), np.nan)
         for i, (t, v) in enumerate(series):
-            times[i, : len(t)], values[i, : len(t)] = t - t[0], v
+            times[i, : len(t)] = t - t[0]
+            values[i, : len(t)] = v
             times[i, len(t) :] = t[-1] - t[0]  # padding carries a stamp of its series: any finite one would do
         seen = np.isfinite(values)
         filled = torch.from_numpy(np.where(seen, values, 0.0))
@@ -107,7 +109,8 @@ class Ragged:
         order = there.long().argsort(dim=-1, descending=True, stable=True)[:, : int(there.sum(-1).max())]
         wide = order[..., None].expand(-1, -1, self.channels)
         picked = seen.gather(1, wide)
-        values, times = self.values.gather(1, wide) * picked, self.times.gather(1, order)
+        values = self.values.gather(1, wide) * picked
+        times = self.times.gather(1, order)
         left = picked.any(-1)
         last = torch.where(left, times, -torch.inf).amax(-1, keepdim=True)
         return Ragged(torch.where(left, times, last), values, picked, self.start)
@@ -149,7 +152,8 @@ def _stamps(times: Any, values: Sequence[Array]) -> list[Array]:
     made = [_floats(t) for t in times]
     for i, (t, v) in enumerate(zip(made, values, strict=True)):
         if t.shape != (len(v),):
-            got, remedy = f"stamps {list(t.shape)} for {len(v)} points in series {i}", "Give one stamp for each point."
+            got = f"stamps {list(t.shape)} for {len(v)} points in series {i}"
+            remedy = "Give one stamp for each point."
             raise ShapeError("every point needs a stamp", got=got, remedy=remedy)
     return made
 
@@ -169,12 +173,14 @@ def _clean(t: Array, v: Array, i: int) -> tuple[Array, Array, int]:
     if np.isnan(t[there]).any() or np.isinf(t[there]).any():
         remedy = "Drop the points whose time is not known."
         raise GridError("stamps must be finite", got=f"NaN or infinity in series {i}", remedy=remedy)
-    t, v = t[there], v[there]
+    t = t[there]
+    v = v[there]
     if not len(t):
         remedy = "Drop empty series."
         raise ShapeError("a series needs at least one observed value", got=f"none in series {i}", remedy=remedy)
     order = np.argsort(t, kind="stable")
-    t, v = t[order], v[order]
+    t = t[order]
+    v = v[order]
     stamps, group = np.unique(t, return_inverse=True)
     if len(stamps) == len(t):
         return t, v, 0
@@ -184,8 +190,10 @@ def _clean(t: Array, v: Array, i: int) -> tuple[Array, Array, int]:
 def _merged(stamps: Array, group: Array, v: Array) -> tuple[Array, Array, int]:
     """The mean of the values that share a stamp, channel by channel."""
     seen = np.isfinite(v)
-    total, count = np.zeros((len(stamps), v.shape[1])), np.zeros((len(stamps), v.shape[1]))
-    low, high = np.full(total.shape, np.inf), np.full(total.shape, -np.inf)
+    total = np.zeros((len(stamps), v.shape[1]))
+    count = np.zeros((len(stamps), v.shape[1]))
+    low = np.full(total.shape, np.inf)
+    high = np.full(total.shape, -np.inf)
     np.add.at(total, group, np.where(seen, v, 0.0))
     np.add.at(count, group, seen)
     np.minimum.at(low, group, np.where(seen, v, np.inf))

@@ -56,7 +56,8 @@ class _Slow:
     def __init__(self) -> None:
         import time
 
-        self.clock, self.bar = time.monotonic, Bar()
+        self.clock = time.monotonic
+        self.bar = Bar()
         self.begun = self.clock()
 
     def __call__(self, at: Progress) -> None:
@@ -93,7 +94,8 @@ class SeriesEstimator(BaseEstimator):
         if reset:
             self.channels_ = series.channels
         elif series.channels != self.channels_:
-            got, remedy = f"{series.channels}", "Give the channels of fit, NaN where one was not measured."
+            got = f"{series.channels}"
+            remedy = "Give the channels of fit, NaN where one was not measured."
             raise ShapeError(f"this estimator was fitted with {self.channels_} channels", got=got, remedy=remedy)
         if not reset:
             self._check_unit(series)
@@ -102,10 +104,12 @@ class SeriesEstimator(BaseEstimator):
     def _array(self, X: Any, times: Any, reset: bool) -> Array:
         options: dict[str, Any] = {"ensure_all_finite": "allow-nan", "allow_nd": True, "dtype": "numeric"}
         # stamps make columns points in time: then there may be more or fewer of them than in fit
-        same = times is None and getattr(X, "ndim", 2) == 2 and (reset or hasattr(self, "n_features_in_"))
+        table = not isinstance(X, np.ndarray | torch.Tensor) or X.ndim == 2
+        same = table and times is None and (reset or "n_features_in_" in vars(self))
         found = validate_data(self, X, reset=reset, **options) if same else check_array(X, **options)
         if found.ndim > 3:
-            got, remedy = list(found.shape), "Give [n, t] or [n, t, channels]."
+            got = list(found.shape)
+            remedy = "Give [n, t] or [n, t, channels]."
             raise ShapeError("series have at most three dimensions", got=got, remedy=remedy)
         checked: Array = found.astype(np.float64)
         return checked
@@ -152,7 +156,9 @@ class SeriesEstimator(BaseEstimator):
         )
         # in double precision a prediction does not depend, in any digit that counts, on what it is predicted beside
         model.eval().double()
-        self.model_, self.history_, self.n_iter_ = model, done.history, self.steps
+        self.model_ = model
+        self.history_ = done.history
+        self.n_iter_ = self.steps
 
     # --- saving ------------------------------------------------------------------------------------------------------
 
@@ -175,7 +181,7 @@ class SeriesEstimator(BaseEstimator):
 
     def _fitted(self) -> dict[str, Any]:
         names = ("channels_", "spacing_", "seed_", "n_iter_", "n_features_in_")
-        kept = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        kept = {name: vars(self)[name] for name in names if name in vars(self)}
         return {**kept, "scale_": to_plain(self.scale_)}
 
     @classmethod

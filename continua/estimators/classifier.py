@@ -44,8 +44,13 @@ class ContinuaClassifier(ClassifierMixin, SeriesEstimator):
         verbose: int = 1,
         random_state: Any = None,
     ) -> None:
-        self.d, self.heads, self.depth, self.steps = d, heads, depth, steps
-        self.settings, self.verbose, self.random_state = settings, verbose, random_state
+        self.d = d
+        self.heads = heads
+        self.depth = depth
+        self.steps = steps
+        self.settings = settings
+        self.verbose = verbose
+        self.random_state = random_state
 
     def fit(self, X: Any, y: Any, times: Any = None) -> "ContinuaClassifier":
         """Learn the classes ``y`` of the series ``X``."""
@@ -53,7 +58,8 @@ class ContinuaClassifier(ClassifierMixin, SeriesEstimator):
         labels = _labels(y, len(series))
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         chosen = self._settle(series)
-        count, held = len(self.classes_), self._held(len(series), chosen.held_out)
+        count = len(self.classes_)
+        held = self._held(len(series), chosen.held_out)
         task = Classes(series, torch.from_numpy(numbers).long(), self.scale_, chosen.batch, chosen.change, held)
         self._train(classifier(self.scale_, count, self._size, chosen, self.seed_), task, chosen)
         return self
@@ -101,7 +107,8 @@ def _labels(y: Any, count: int) -> Array:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = column_or_1d(labels, warn=True)
     if labels.ndim != 1 or len(labels) != count:
-        got, remedy = list(labels.shape), "Give one label for each series."
+        got = list(labels.shape)
+        remedy = "Give one label for each series."
         raise ConfigError(
             f"inconsistent numbers of samples: {count} series need as many labels", got=got, remedy=remedy
         )

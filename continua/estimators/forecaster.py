@@ -40,8 +40,14 @@ class ContinuaForecaster(RegressorMixin, SeriesEstimator):
         verbose: int = 1,
         random_state: Any = None,
     ) -> None:
-        self.d, self.heads, self.depth, self.steps, self.quantiles = d, heads, depth, steps, quantiles
-        self.settings, self.verbose, self.random_state = settings, verbose, random_state
+        self.d = d
+        self.heads = heads
+        self.depth = depth
+        self.steps = steps
+        self.quantiles = quantiles
+        self.settings = settings
+        self.verbose = verbose
+        self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -53,9 +59,11 @@ class ContinuaForecaster(RegressorMixin, SeriesEstimator):
         """Learn the answers ``y``, or, without them, to fill in points of the series."""
         series = self._read(X, times, reset=True)
         chosen = self._settle(series)
-        levels, held = Quantiles(tuple(self.quantiles)), self._held(len(series), chosen.held_out)
+        levels = Quantiles(tuple(self.quantiles))
+        held = self._held(len(series), chosen.held_out)
         if y is None:
-            self.flat_, self.own_ = False, False
+            self.flat_ = False
+            self.own_ = False
             self.ahead_: tuple[float, ...] = (1.0,)
             task: Task = Filling(series, self.scale_, levels, chosen.batch, chosen.share, chosen.window, held)
         else:
@@ -108,7 +116,8 @@ class ContinuaForecaster(RegressorMixin, SeriesEstimator):
     def predict_quantiles(self, X: Any, times: Any = None, at: Any = None) -> Array:
         """The quantiles [n, q, channels, levels] at the times ``at``: [q] or [n, q], or those of fit behind the end."""
         check_is_fitted(self)
-        series, levels = self._read(X, times, reset=False), Quantiles(tuple(self.quantiles))
+        series = self._read(X, times, reset=False)
+        levels = Quantiles(tuple(self.quantiles))
         if at is None:
             asked = series.end[:, None] + self.scale_.unit * torch.tensor(self.ahead_, dtype=torch.float64)
         else:
@@ -132,12 +141,15 @@ class ContinuaForecaster(RegressorMixin, SeriesEstimator):
 
     def score(self, X: Any, y: Any, times: Any = None, at: Any = None) -> float:
         """R² of the middle quantile over all known answers."""
-        found, known = self.predict(X, times, at), np.asarray(y, dtype=np.float64)
+        found = self.predict(X, times, at)
+        known = np.asarray(y, dtype=np.float64)
         if found.shape != known.shape:
-            got, remedy = list(known.shape), f"Give {list(found.shape)}."
+            got = list(known.shape)
+            remedy = f"Give {list(found.shape)}."
             raise ShapeError("answers and predictions need one shape", got=got, remedy=remedy)
         there = np.isfinite(known)
-        off, all_ = found[there] - known[there], known[there] - known[there].mean()
+        off = found[there] - known[there]
+        all_ = known[there] - known[there].mean()
         return float(1 - (off**2).sum() / max((all_**2).sum(), 1e-300))
 
     def _fitted(self) -> dict[str, Any]:

@@ -40,7 +40,8 @@ class Convolution(Operator):
             raise ConfigError("a window has a positive radius", got=radii, remedy="Write radii=(1.0, 2.0).")
         if degree < 0:
             raise ConfigError("polynomials count from degree zero", got=degree, remedy="Use degree=2.")
-        self.radii, self.degree = tuple(radii), degree
+        self.radii = tuple(radii)
+        self.degree = degree
         count = len(self.radii) * (degree + 1)
         std = gain * count**-0.5
         self.kernel = nn.ModuleList(weights.field("zd", std, role=VECTOR) for _ in range(count))  # type: ignore[misc]
@@ -54,7 +55,8 @@ class Convolution(Operator):
         fits = torch.cat([fit(grids["t"].to(_exact(like)), r, self.degree) for r in self.radii], -2)
 
         def f(z: float, x: Tensor, args: Args) -> Tensor:
-            w, fits = at_depth(args, z), args["fits"]
+            w = at_depth(args, z)
+            fits = args["fits"]
             spread = torch.cat([x * w[name] for name in names], -2)  # [b, (j s), d]
             return fits @ spread
 
@@ -65,7 +67,8 @@ class Convolution(Operator):
 def fit(t: Grid, radius: float, degree: int) -> Float[Tensor, "*b t j s"]:
     """The matrices that take values at the stamps to the coefficients of local polynomials around each of them."""
     if t.nodes.shape[-1] != 1:
-        got, remedy = f"{t.nodes.shape[-1]}-dimensional points", "Use attention with a window there."
+        got = f"{t.nodes.shape[-1]}-dimensional points"
+        remedy = "Use attention with a window there."
         raise GridError("this convolution is along time", got=got, remedy=remedy)
     u = (t.nodes.mT - t.nodes) / radius  # [*b, t, s]
     window = (-0.5 * u * u).exp() * t.weights[..., None, :]

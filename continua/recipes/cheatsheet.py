@@ -69,9 +69,13 @@ def cheatsheet(settings: CheatsheetSettings) -> Bundle:
 def model_of(settings: CheatsheetSettings, vocabulary: int) -> Transformer:
     """Heads at Gauss nodes, a depth of length one, and weights whose coefficients over depth a network emits."""
     native = at(d=settings.d, h=GaussLegendre(settings.heads), z=Fixed(settings.depth, Dopri5()))
-    bases = {"z": Generated(settings.modes)}
-    made = {"vocab": vocabulary, "at": native, "context": settings.context, "bases": bases}
-    model = Transformer.continuous(**made, z=Interval(0.0, 1.0))
+    model = Transformer.continuous(
+        vocab=vocabulary,
+        at=native,
+        context=settings.context,
+        bases={"z": Generated(settings.modes)},
+        z=Interval(0.0, 1.0),
+    )
     initialise(model, Even(settings.d**-0.5), torch.Generator().manual_seed(settings.weights))
     return model
 

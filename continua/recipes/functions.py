@@ -130,7 +130,8 @@ def bundle_of(name: str, settings: FunctionSettings, **data: float) -> Bundle:
 def task_of(whole: Pairs, settings: FunctionSettings) -> Functions:
     """The first functions on the coarse grid to learn from, the others to be measured on."""
     coarse = whole.every(stride_of(whole, settings.nodes))
-    train, held_out = coarse.part(slice(0, settings.train)), coarse.part(slice(settings.train, None))
+    train = coarse.part(slice(0, settings.train))
+    held_out = coarse.part(slice(settings.train, None))
     return Functions(train, held_out, settings.batch, settings.order)
 
 

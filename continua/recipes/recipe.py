@@ -62,7 +62,7 @@ def _from_file(name: str) -> Recipe:
         raise ConfigError("this file cannot be imported", got=path, remedy="Give a Python file.")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: Recipe | None = getattr(module, function, None)
+    found: Recipe | None = vars(module).get(function)
     if found is None:
         known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise ConfigError(f"{path} has no such function", got=function, remedy=nearest(function, known))
@@ -72,7 +72,8 @@ def _from_file(name: str) -> Recipe:
 def build(name: str, changes: Mapping[str, Any]) -> Bundle:
     """Call a recipe with some of its settings, and those of ``Training``, changed."""
     recipe = find(name)
-    own, training = keys(recipe), [f.name for f in fields(Training)]
+    own = keys(recipe)
+    training = [f.name for f in fields(Training)]
     for key in changes:
         if key not in own and key not in training:
             raise ConfigError(f"{name} has no such setting", got=key, remedy=nearest(key, [*own, *training]))

@@ -68,8 +68,9 @@ def about(task: Text) -> dict[str, Any]:
 def model_of(settings: TextSettings, vocabulary: int) -> Transformer:
     """The model of these settings with fresh weights."""
     if settings.discrete:
-        sizes = {"d": settings.d, "heads": settings.heads, "depth": settings.depth, "context": settings.context}
-        model = zoo.gpt2(vocab=vocabulary, **sizes)
+        model = zoo.gpt2(
+            vocab=vocabulary, d=settings.d, heads=settings.heads, depth=settings.depth, context=settings.context
+        )
     else:
         native = at(d=settings.d, h=settings.heads, z=Fixed(settings.depth, LieTrotter()))
         depth = Nodal(LeftEnd(settings.depth))  # at the native steps the stored weights themselves, constant between

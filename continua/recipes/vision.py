@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 
+from continua.data.images import FASHION
 from continua.models import Scaled, Transformer, initialise, zoo
 from continua.optim import AdamW, ByRole, Cosine, Muon
 from continua.recipes.recipe import Bundle, shipped
-from continua.tasks.images import FASHION, Images, fashion_mnist
+from continua.tasks.images import Images, fashion_mnist
 from continua.tasks.images import digits as images_of_digits
 from continua.training import Training
 
@@ -54,20 +55,22 @@ class FashionSettings(VisionSettings):
 @shipped
 def digits(settings: VisionSettings) -> Bundle:
     """Handwritten digits of 8×8 pixels, read at any resolution and with pixels missing."""
-    task = images_of_digits(settings.batch, **changes_of(settings))
+    task = images_of_digits(settings.batch, warp=settings.warp, missing=settings.missing, apart=settings.apart)
     return bundle_of(settings, task, Training(steps=1200, evaluate_every=300))
 
 
 @shipped
 def fashion(settings: FashionSettings) -> Bundle:
     """Pictures of clothes of 28×28 pixels, read at any resolution and with pixels missing."""
-    task = fashion_mnist(settings.folder, settings.batch, settings.images, **changes_of(settings))
+    task = fashion_mnist(
+        settings.folder,
+        settings.batch,
+        settings.images,
+        warp=settings.warp,
+        missing=settings.missing,
+        apart=settings.apart,
+    )
     return bundle_of(settings, task, Training(steps=3000, evaluate_every=1000))
-
-
-def changes_of(settings: VisionSettings) -> dict[str, Any]:
-    """What training images go through."""
-    return {"warp": settings.warp, "missing": settings.missing, "apart": settings.apart}
 
 
 def bundle_of(settings: VisionSettings, task: Images, training: Training) -> Bundle:

@@ -4,13 +4,14 @@ from continua.data.burgers import burgers_pairs
 from continua.data.corpus import Corpus, from_file, python_source
 from continua.data.darcy import darcy_pairs
 from continua.data.generation import generator_for
+from continua.data.images import observed_pixels, point_sets, read_idx, resampled
 from continua.data.navier_stokes import vorticity_pairs, vorticity_paths
 from continua.data.pairs import Pairs
 from continua.data.ragged import Ragged
 from continua.data.store import generated
 from continua.data.tokens import BytePairs, Characters, Tokeniser
 from continua.tasks.functions import Functions
-from continua.tasks.images import Images, digits, fashion_mnist, observed_pixels, point_sets, read_idx, resampled
+from continua.tasks.images import Images, digits, fashion_mnist
 from continua.tasks.series import Classes, Scale
 from continua.tasks.task import Example, Score, Task
 from continua.tasks.text import Text

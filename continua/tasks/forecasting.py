@@ -38,9 +38,12 @@ class Quantiles:
     def read(self, answer: Tensor, guess: Tensor) -> Tensor:
         """Quantiles [b, q, c, k] from what a model answers [b, q, c(1 + k)] beside a guess [b, q, c]."""
         parts = answer.unflatten(-1, (guess.shape[-1], 1 + len(self.levels)))
-        gate, centre, steps = parts[..., :1], parts[..., 1:2], softplus(parts[..., 2:] - 2.0)
+        gate = parts[..., :1]
+        centre = parts[..., 1:2]
+        steps = softplus(parts[..., 2:] - 2.0)
         base = torch.sigmoid(gate + 4.0) * guess[..., None].to(parts) + centre
-        down, up = steps[..., : self.middle], steps[..., self.middle :]
+        down = steps[..., : self.middle]
+        up = steps[..., self.middle :]
         return torch.cat([base - down.flip(-1).cumsum(-1).flip(-1), base, base + up.cumsum(-1)], -1)
 
     @property
@@ -87,15 +90,18 @@ def question_features(scale: Scale) -> int:
 
 def _guesses(scale: Scale, history: Ragged, times: Tensor) -> tuple[Tensor, Tensor]:
     """Straight lines between observed neighbours, the nearest beyond them; and log(1 + time to the nearest)."""
-    guesses, ages = [], []
+    guesses = []
+    ages = []
     for c in range(scale.channels):
         seen = history.seen[..., c]
         gap = times[:, :, None] - history.times[:, None, :]  # [n, q, t]
-        before, after = seen[:, None] & (gap >= 0), seen[:, None] & (gap < 0)
+        before = seen[:, None] & (gap >= 0)
+        after = seen[:, None] & (gap < 0)
         back, low = torch.where(before, gap, torch.inf).min(-1)
         ahead, high = torch.where(after, -gap, torch.inf).min(-1)
         v = history.values[..., c]
-        left, right = v.gather(1, low), v.gather(1, high)
+        left = v.gather(1, low)
+        right = v.gather(1, high)
         share = torch.where(before.any(-1) & after.any(-1), back / (back + ahead), 0.0)
         inside = left * (1 - share) + right * share
         value = torch.where(before.any(-1), inside, right)
@@ -126,7 +132,8 @@ class Answers:
         return self._of(rows, generator)
 
     def _of(self, rows: Tensor, generator: torch.Generator | None) -> Example:
-        history, times = self.series.rows(rows), self.asked.times[rows]
+        history = self.series.rows(rows)
+        times = self.asked.times[rows]
         if generator is not None:
             history = self.change(history, generator)
         return example_of(self.scale, history, times, self.asked.targets[rows])
@@ -198,7 +205,8 @@ class Filling:
 
     def _hidden(self, series: Ragged, generator: torch.Generator) -> Tensor:
         """One point at least, at most ``share`` of them, never all."""
-        draw, count = drawing(generator), len(series)
+        draw = drawing(generator)
+        count = len(series)
         number = series.present.sum(-1, keepdim=True)
         many = (1 + draw(count, 1) * self.share * number).long().clamp_max(number - 1)
         kind = torch.randint(3, (count, 1), generator=generator)
@@ -237,9 +245,13 @@ def _guess_of(example: Example) -> Tensor:
 
 def measured(quantiles: Quantiles, model: Any, examples: Iterable[Example]) -> Score:
     """Mean pinball loss and mean absolute error of the middle quantile over some examples."""
-    loss, off, count = 0.0, 0.0, 0
+    loss = 0.0
+    off = 0.0
+    count = 0
     for example in examples:
-        answer, guess, counted = model(example.batch), _guess_of(example), example.counted
+        answer = model(example.batch)
+        guess = _guess_of(example)
+        counted = example.counted
         loss += float(pinball_of(quantiles, answer, example))
         error = (quantiles.read(answer, guess)[..., quantiles.middle] - example.target).abs()
         off += float((error if counted is None else error * counted).sum())

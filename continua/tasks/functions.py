@@ -13,7 +13,7 @@ from continua.data.generation import generator_for
 from continua.data.pairs import Pairs
 from continua.errors import ConfigError
 from continua.models import Batch
-from continua.tasks.task import Example, Score
+from continua.tasks.task import Example, Score, device_of
 from continua.typing import Float, Tensor
 
 AT_ONCE = 2**17  # nodes of all samples that are answered in one call
@@ -35,7 +35,8 @@ class Functions:
 
     def __post_init__(self) -> None:
         if self.train.axis != self.held_out.axis:
-            got, remedy = f"{self.train.axis} and {self.held_out.axis}", "Use functions on one domain."
+            got = f"{self.train.axis} and {self.held_out.axis}"
+            remedy = "Use functions on one domain."
             raise ConfigError("functions are held out of the same domain", got=got, remedy=remedy)
         if self.order not in (0, 1):
             raise ConfigError("losses are relative in L² or H¹", got=self.order, remedy="Use order=0 or 1.")
@@ -109,7 +110,8 @@ def relative(
 
 def differences(line: Float[Tensor, "n"], period: float | None) -> Float[Tensor, "n n"]:
     """The matrix of d/dx on a line: of its Fourier series on equal nodes of a circle, of parabolas elsewhere."""
-    n, x = len(line), line.double()
+    n = len(line)
+    x = line.double()
     if period is not None and bool((x.diff() - period / n).abs().max() <= 1e-9 * period + 1e-7):
         waves = 2j * math.pi / period * torch.fft.fftfreq(n, 1 / n).double()
         waves = torch.where(torch.arange(n) * 2 == n, 0.0, waves)  # the slope of the highest wave of an even grid
@@ -131,11 +133,12 @@ def predict(model: Any, batch: Batch, watch: Callable[[float], None] | None = No
     inputs = batch.values
     if not isinstance(inputs, torch.Tensor):
         raise ConfigError("functions are given by their values", got=type(inputs).__name__, remedy="Give a tensor.")
-    whole, count = Example(batch, inputs), max(1, AT_ONCE // inputs.shape[1])
-    like = next(getattr(model, "model", model).parameters())
+    whole = Example(batch, inputs)
+    count = max(1, AT_ONCE // inputs.shape[1])
+    device = device_of(model)
     answers = []
     for start in range(0, len(inputs), count):
-        answers.append(model(whole.rows(slice(start, start + count)).to(like.device).batch))
+        answers.append(model(whole.rows(slice(start, start + count)).to(device).batch))
         if watch is not None:
             watch(min(1.0, (start + count) / len(inputs)))
     return torch.cat(answers)
@@ -143,7 +146,8 @@ def predict(model: Any, batch: Batch, watch: Callable[[float], None] | None = No
 
 def roll_out(model: Any, start: Batch, steps: int) -> Float[Tensor, "steps b n c"]:
     """u₁ = G(u₀), u₂ = G(u₁), …: a map of one time unit applied again and again."""
-    states, batch = [], start
+    states = []
+    batch = start
     for _ in range(steps):
         states.append(predict(model, batch))
         batch = replace(batch, values=states[-1])
@@ -157,7 +161,8 @@ def scattered(pairs: Pairs, points: Float[Tensor, "n"] | Float[Tensor, "n k"]) -
     nearest sample, so give points of the lattice there (``Pairs.points``) if values must be exact.
     """
     if isinstance(pairs.axis, Circle):
-        x, n = points.double().reshape(-1), pairs.shape[0]
+        x = points.double().reshape(-1)
+        n = pairs.shape[0]
         waves = torch.arange(n // 2 + 1, dtype=torch.float64)
         angles = 2 * math.pi / pairs.axis.length * x[:, None] * waves
         doubled = torch.where((waves == 0) | (waves * 2 == n), 1.0, 2.0)

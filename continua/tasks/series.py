@@ -114,7 +114,8 @@ class Classes:
 
     def __post_init__(self) -> None:
         if len(self.series) != len(self.labels):
-            got, remedy = f"{len(self.labels)} labels", "Give one label for each series."
+            got = f"{len(self.labels)} labels"
+            remedy = "Give one label for each series."
             raise ConfigError(f"{len(self.series)} series need as many labels", got=got, remedy=remedy)
 
     def example(self, seed: int, step: int) -> Example:
@@ -135,7 +136,8 @@ class Classes:
     def evaluate(self, model: Any) -> Score:
         """Mean loss and accuracy of the held-out series."""
         rows = torch.arange(min(len(self.series), 256)) if self.held is None else self.held
-        loss, right = 0.0, 0
+        loss = 0.0
+        right = 0
         for part in rows.split(256):
             example = Example(self.scale.told(self.series.rows(part)), self.labels[part])
             answer = model(example.batch)

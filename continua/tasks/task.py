@@ -5,14 +5,15 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
+from torch import nn
 
 from continua.axes import Grid
 from continua.data.generation import generator_for
 from continua.errors import ConfigError
-from continua.models import Batch
+from continua.models import Batch, View
 from continua.typing import Tensor
 
-__all__ = ["Example", "Score", "Task", "divergence", "generator_for"]
+__all__ = ["Example", "Score", "Task", "device_of", "divergence", "generator_for"]
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,12 @@ class Task(Protocol):
     def evaluate(self, model: Any) -> Score:
         """Measure a model, or a view of one, on held-out data."""
         ...
+
+
+def device_of(model: nn.Module | View) -> torch.device:
+    """Where the weights of a model are, or those of the model behind a view."""
+    module: nn.Module = model.model if isinstance(model, View) else model
+    return next(module.parameters()).device
 
 
 def divergence(answer: Tensor, teacher: Tensor) -> Tensor:

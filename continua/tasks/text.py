@@ -12,7 +12,7 @@ from continua.data.generation import generator_for
 from continua.data.tokens import Tokeniser
 from continua.errors import ConfigError
 from continua.models import Batch
-from continua.tasks.task import Example, Score, divergence
+from continua.tasks.task import Example, Score, device_of, divergence
 from continua.typing import Tensor
 
 
@@ -65,8 +65,10 @@ class Text:
         inputs, targets = (part.view(windows, self.context) for part in (ids[:-1], ids[1:]))
         if self.limit is not None and self.limit < windows:  # one text is not all of one kind: from everywhere
             chosen = torch.linspace(0, windows - 1, self.limit).round().long()
-            inputs, targets, windows = inputs[chosen], targets[chosen], self.limit
-        device = next(getattr(model, "model", model).parameters()).device
+            inputs = inputs[chosen]
+            targets = targets[chosen]
+            windows = self.limit
+        device = device_of(model)
         total = 0.0
         for start in range(0, windows, self.batch):
             rows = slice(start, start + self.batch)

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from continua.axes import Grid
+from continua.data.images import SQUARE, observed_pixels, point_sets, resampled
 from continua.errors import ConfigError, ShapeError
 from continua.models import Batch, Transformer
 from continua.recipes.recipe import SHIPPED, build
 from continua.recipes.vision import VisionSettings, digits, model_of
-from continua.tasks.images import SQUARE, observed_pixels, point_sets, resampled
 from continua.tasks.task import generator_for
 from continua.training import fit
 from tests.exact import gap, numbers, stirred

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from continua.data.images import FASHION, observed_pixels, point_sets, read_idx, resampled
 from continua.errors import ConfigError, ShapeError
 from continua.models import Pixels, elastic, zoo
 from continua.optim import AdamW, ByRole
 from continua.tasks import Images, digits
-from continua.tasks.images import FASHION, fashion_mnist, observed_pixels, point_sets, read_idx, resampled
+from continua.tasks.images import fashion_mnist
 from continua.tasks.task import generator_for
 from continua.training import Elastic, fit
 from tests.exact import gap, numbers
