@@ -4,6 +4,7 @@ Each checker takes a root folder that contains ``continua/`` and yields sentence
 """
 
 import ast
+import functools
 import os
 import re
 import statistics
@@ -59,6 +60,7 @@ class Module(NamedTuple):
         return f"{self.shown}:{node if isinstance(node, int) else getattr(node, 'lineno', 1)}"
 
 
+@functools.cache  # every check reads all of them
 def modules(root: Path) -> list[Module]:
     found = []
     for path in sorted((root / "continua").rglob("*.py")):
