@@ -9,12 +9,9 @@ from typer.testing import CliRunner
 
 import continua as ct
 from continua.cli import app
+from tests.commands import command, typed
 
 RUN = CliRunner()
-
-
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "continua.cli", *words], capture_output=True, text=True, check=False)
 
 
 def test_help_explains_the_commands_without_importing_torch():
@@ -92,26 +89,27 @@ def test_inspect_shows_what_attention_does_with_a_text(tmp_path):
 
 def test_inspect_attention_answers_mistakes_with_a_sentence(tmp_path):
     folder = small_bert(tmp_path / "model")
-    done = command("inspect", str(folder), "--attention", "  ")
+    done = typed("inspect", str(folder), "--attention", "  ")
     assert (done.returncode, "needs a text" in done.stderr) == (2, True)
     (folder / "tokenizer.json").write_text("{", encoding="utf-8")
-    done = command("inspect", str(folder), "--attention", "cat")
+    done = typed("inspect", str(folder), "--attention", "cat")
     assert (done.returncode, "is not a tokeniser" in done.stderr) == (2, True)
     (folder / "tokenizer.json").unlink()
-    done = command("inspect", str(folder), "--attention", "cat")
+    done = typed("inspect", str(folder), "--attention", "cat")
     assert (done.returncode, "Copy the tokenizer.json" in done.stderr) == (2, True)
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("way", "words", "said"),
     [
-        (("inspect", "nowhere"), "Give the folder that model.save() wrote"),
-        (("inspect", "nowhere", "--at", "d=x"), "continua:"),
+        (command, ("inspect", "nowhere"), "Give the folder that model.save() wrote"),
+        (typed, ("inspect", "nowhere"), "Give the folder that model.save() wrote"),
+        (typed, ("inspect", "nowhere", "--at", "d=x"), "continua:"),
     ],
 )
-def test_a_mistake_is_answered_with_a_sentence(words, said):
-    done = command(*words)
+def test_a_mistake_is_answered_with_a_sentence(way, words, said):
+    done = way(*words)
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr

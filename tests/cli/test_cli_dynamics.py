@@ -9,7 +9,8 @@ import continua as ct
 from continua.cli import app
 from continua.errors import CheckpointError, ConfigError, ShapeError
 from continua.models.build import continuous_parts
-from tests.cli.test_cli import command, small_bert
+from tests.cli.test_cli import small_bert
+from tests.commands import typed
 from tests.refusals import refused
 from tools import real_models
 from tools.packages import Unavailable
@@ -164,7 +165,7 @@ def test_depth_by_tolerance_is_read_as_layers(tmp_path, undrawn):
 
 @pytest.mark.spec("L8")
 def test_no_traceback(tmp_path):
-    done = command("inspect", str(tmp_path), "--dynamics")
+    done = typed("inspect", str(tmp_path), "--dynamics")
     assert done.returncode == 2
     assert "continua:" in done.stderr
     assert "Traceback" not in done.stderr
