@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from continua.flow import Bound, Fixed, Flow, SaveAt, Solver, Sum, Trajectory, Tsit5, solve
-from continua.flow.cost import splits
 from continua.flow.solvers.sphere import made_tangent
+from continua.flow.solvers.splitting import splits
 from continua.tree import mapped, tensors
 from tests.cases import ON_SPHERES
 from tests.measure import random

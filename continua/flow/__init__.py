@@ -8,7 +8,8 @@ from continua.flow.controls.adaptive import Adaptive
 from continua.flow.controls.control import Control, Fixed, Problem
 from continua.flow.solve import depths, solve
 from continua.flow.solvers.reversible import ReversibleHeun, ReversibleSolver
-from continua.flow.solvers.runge_kutta import RK4, Bosh3, Dopri5, Euler, ExplicitMidpoint, Heun, Solver, Tsit5
+from continua.flow.solvers.runge_kutta import RK4, Bosh3, Dopri5, Euler, ExplicitMidpoint, Heun, Tsit5
+from continua.flow.solvers.solver import Solver
 from continua.flow.solvers.sphere import OnSphere
 from continua.flow.solvers.splitting import LieTrotter, Strang
 from continua.flow.trajectory import SaveAt, Trajectory

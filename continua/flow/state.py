@@ -5,6 +5,8 @@ from typing import Any
 
 from torch import Tensor, add, is_grad_enabled
 
+Terms = tuple[tuple[int, float], ...]  # the place of a slope and its coefficient
+
 
 def axpy(x: Any, scale: float, k: Any) -> Any:
     """x + scale·k, one kernel a tensor."""
@@ -15,29 +17,30 @@ def axpy(x: Any, scale: float, k: Any) -> Any:
     return x + scale * k
 
 
-def combine(x: Any, dz: float, coefficients: Sequence[float], slopes: Sequence[Any]) -> Any:
-    """x + dz Σ c_i k_i, vanishing coefficients left out; without gradients the sum grows in one buffer."""
+def terms(coefficients: Sequence[float]) -> Terms:
+    """The coefficients that do not vanish, each with its place."""
+    return tuple((i, c) for i, c in enumerate(coefficients) if c != 0.0)
+
+
+def combine(x: Any, dz: float, coefficients: Terms, slopes: Sequence[Any]) -> Any:
+    """x + dz Σ c_i k_i; without gradients the sum grows in one buffer."""
+    if isinstance(x, tuple):
+        return tuple(combine(part, dz, coefficients, own) for part, *own in zip(x, *slopes, strict=True))
     moved = x
-    for coefficient, slope in zip(coefficients, slopes, strict=True):
-        if coefficient != 0.0:
-            moved = axpy(moved, dz * coefficient, slope) if moved is x else _grown(moved, dz * coefficient, slope)
+    fresh = not isinstance(x, Tensor) or is_grad_enabled()
+    for i, coefficient in coefficients:
+        k = slopes[i]
+        if fresh or moved is x or moved.dtype is not k.dtype or moved.shape != k.shape:
+            moved = axpy(moved, dz * coefficient, k)
+        else:
+            moved.add_(k, alpha=dz * coefficient)
     return moved
-
-
-def _grown(own: Any, scale: float, k: Any) -> Any:
-    """own + scale·k where ``own`` belongs to the caller and may be overwritten."""
-    if isinstance(own, tuple):
-        return tuple(_grown(a, scale, b) for a, b in zip(own, k, strict=True))
-    if not isinstance(own, Tensor) or is_grad_enabled() or own.dtype != k.dtype or own.shape != k.shape:
-        return axpy(own, scale, k)
-    return own.add_(k, alpha=scale)
 
 
 def total(dz: float, coefficients: Sequence[float], slopes: Sequence[Any]) -> Any:
     """dz Σ c_i k_i."""
-    used = [(c, k) for c, k in zip(coefficients, slopes, strict=True) if c != 0.0]
-    (first, slope), rest = used[0], used[1:]
-    return combine(scaled(dz * first, slope), dz, [c for c, _ in rest], [k for _, k in rest])
+    (i, first), *rest = terms(coefficients)
+    return combine(scaled(dz * first, slopes[i]), dz, tuple(rest), slopes)
 
 
 def scaled(scale: float, x: Any) -> Any:

@@ -1,13 +1,13 @@
 """Taking known steps: blocks of them, the depths they read, and the states kept on the way."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from continua.compiling import remembered
 from continua.flow.cost import plain
-from continua.flow.solvers.runge_kutta import Solver
+from continua.flow.solvers.solver import Solver, velocity_of
 from continua.flow.trajectory import Moments, Piece, Steps
 from continua.flow.vectorfield import Flow, Projection, Sum, VectorField, bytes_a_depth, is_read, kinds_of, read_at
 from continua.typing import Args
@@ -15,8 +15,10 @@ from continua.typing import Args
 # depths read at once where memory counts: as many as fit into BYTES, but NODES at least
 NODES, BYTES = 8, 8 * 2**20
 
+Kinds = tuple[bool, ...] | None  # of each part whether it is a flow; None for a field that is not made of parts
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)  # holds tensors, whose == is no answer
 class StepPlan:
     """A field, a solver, the steps to take and what to keep of them."""
 
@@ -67,13 +69,15 @@ class StepPlan:
         """All steps."""
         return range(len(self.steps))
 
-    def blocks(self) -> Iterator[range]:
+    def blocks(self) -> list[range]:
         """Runs of steps whose weights fit into a block; all steps at once where nothing is left to read."""
-        count, each = len(self.steps), bytes_a_depth(self.field)
+        count = len(self.steps)
+        if is_read(self.field):
+            return [range(count)]
+        each = bytes_a_depth(self.field)
         nodes = max(NODES, BYTES // each) if each else NODES
-        size = count if is_read(self.field) else max(1, (nodes - 1) // fresh(self._plain, kinds_of(self.field)))
-        for start in range(0, count, size):
-            yield range(start, min(start + size, count))
+        size = max(1, (nodes - 1) // fresh(plain(self.solver), kinds_of(self.field)))
+        return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
     def weights(self, args: Args, part: range) -> Args:
         """The weights that the steps of ``part`` ask for."""
@@ -84,22 +88,13 @@ class StepPlan:
     def asked(self, part: range) -> tuple[tuple[float, ...], ...]:
         """At which depths each part of the field is evaluated."""
         window = slice(part.start, part.stop)
-        kinds, begin = kinds_of(self.field), part.start == 0
-        return dry_run(kinds, self._plain, self.steps[window], self.moments[window], begin)[0]
+        begin = part.start == 0
+        return dry_run(kinds_of(self.field), plain(self.solver), self.steps[window], self.moments[window], begin)[0]
 
     @property
     def evaluations(self) -> int:
         """How often the field is evaluated."""
-        kinds, solver = kinds_of(self.field), self._plain
-        if all(thetas in ((), (1.0,)) for thetas in self.moments):
-            begin = evaluations(solver, kinds, begin=True) - evaluations(solver, kinds)
-            return len(self.steps) * evaluations(solver, kinds) + begin
-        return dry_run(kinds, solver, self.steps, self.moments, True)[1]
-
-    @property
-    def _plain(self) -> Any:
-        """The solver of the state alone."""
-        return plain(self.solver)
+        return all_evaluations(kinds_of(self.field), plain(self.solver), self.steps, self.moments)
 
 
 def piece(solver: Solver, field: VectorField, bare: Piece, args: Args) -> Piece:
@@ -107,8 +102,7 @@ def piece(solver: Solver, field: VectorField, bare: Piece, args: Args) -> Piece:
     if solver.order <= 2:
         return bare
     z, dz, x, end = bare[:4]
-    velocity = getattr(solver, "velocity", None)  # of a solver that moves along another field than the given one
-    moving = field if velocity is None else velocity(field)
+    moving = velocity_of(solver, field)
     slopes = (moving(z, x, args), moving(z + dz, end, args))
     if solver.order <= 4:
         return bare._replace(slopes=slopes)
@@ -116,40 +110,48 @@ def piece(solver: Solver, field: VectorField, bare: Piece, args: Args) -> Piece:
     return bare._replace(slopes=slopes, middle=middle)
 
 
-@functools.lru_cache(maxsize=512)
-def evaluations(solver: Any, kinds: tuple[bool, ...] | None, begin: bool = False) -> int:
+def all_evaluations(kinds: Kinds, solver: Any, steps: Steps, moments: Moments) -> int:
+    """Evaluations of all steps, and of interpolating where states between them are kept."""
+    if any(thetas not in ((), (1.0,)) for thetas in moments):
+        return dry_run(kinds, solver, steps, moments, True)[1]
+    begin = evaluations(solver, kinds, begin=True) - evaluations(solver, kinds)
+    return len(steps) * evaluations(solver, kinds) + begin
+
+
+@remembered
+def evaluations(solver: Any, kinds: Kinds, begin: bool = False) -> int:
     """Evaluations of one step, and those of beginning."""
     return dry_run(kinds, solver, ((0.0, 1.0),), ((1.0,),), begin)[1]
 
 
-@functools.lru_cache(maxsize=512)
-def fresh(solver: Any, kinds: tuple[bool, ...] | None) -> int:
+@remembered
+def fresh(solver: Any, kinds: Kinds) -> int:
     """How many depths one more step reads: it shares its start with the end of the step before."""
     asked, _ = dry_run(kinds, solver, ((0.0, 1.0), (1.0, 1.0)), ((), ()), False)
     return max(len(log) // 2 for log in asked) or 1
 
 
-@functools.lru_cache(maxsize=256)
+@remembered
 def dry_run(
-    kinds: tuple[bool, ...] | None, solver: Any, steps: Steps, moments: Moments, begin: bool
+    kinds: Kinds, solver: Any, steps: Steps, moments: Moments, begin: bool
 ) -> tuple[tuple[tuple[float, ...], ...], int]:
-    """Walk with plain numbers: at which depths each part is read, and how often the field is evaluated.
+    """Step with plain numbers: at which depths each part is read, and how often the field is evaluated.
 
     Where parts are taken one by one, an evaluation is a call of the part that is called most often.
     """
-    skip = 0 if begin else 1  # a walk that does not start at step 0 does not begin
+    skip = 0 if begin else 1  # a run that does not start at step 0 does not begin
 
-    def walk(field: VectorField, args: Args) -> None:
+    def run(field: VectorField, args: Args) -> None:
         x = 0.0 if begin else solver.begin(lambda z, x, args: x, 0.0, 0.0, None)
         plan = StepPlan(field, solver, ((0.0, 0.0),) * skip + steps, ((),) * skip + moments)
         plan.run(x, args, range(skip, skip + len(steps)))
 
-    calls = rehearsed(kinds, walk)
+    calls = rehearsed(kinds, run)
     flows = [len(log) for log, flow in zip(calls, kinds or (True,), strict=True) if flow]
     return tuple(tuple(dict.fromkeys(log)) for log in calls), max(flows, default=0)
 
 
-def rehearsed(kinds: tuple[bool, ...] | None, action: Callable[[VectorField, Args], object]) -> list[list[float]]:
+def rehearsed(kinds: Kinds, action: Callable[[VectorField, Args], object]) -> list[list[float]]:
     """The depths at which ``action`` evaluates each part, call by call, found with a field of plain numbers."""
     calls: list[list[float]] = [[] for _ in kinds or (True,)]
 

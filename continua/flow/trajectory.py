@@ -1,10 +1,10 @@
 """The path through depth, and which of it is kept."""
 
-import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from continua.compiling import remembered
 from continua.config import register
 from continua.errors import SolveError
 from continua.flow.state import axpy, scaled
@@ -78,6 +78,15 @@ class SaveAt:
         return tuple(point for point in self.points if point <= end + 1e-12 * (end - start))
 
 
+@remembered
+def schedule(save: SaveAt, span: tuple[float, float], steps: Steps) -> tuple[Moments, tuple[float, ...]]:
+    """Where inside each step a state is kept, and the depths of the states that are returned."""
+    every_step = SaveAt(every=1) if save.dense else save
+    *most, last = every_step.moments(steps)
+    last = last if 1.0 in last else (*last, 1.0)  # the final state is always returned
+    return (*most, last), save.depths(span, steps)
+
+
 class Piece(NamedTuple):
     """One step of the path with what its interpolation needs."""
 
@@ -103,7 +112,7 @@ class Piece(NamedTuple):
         return axpy(curve, 16 * theta**2 * (1 - theta) ** 2, axpy(self.middle, -1.0, halfway))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # holds tensors, whose == is no answer
 class Trajectory:
     """z ↦ X_z at the kept depths. Discrete case: the list of hidden states.
 
@@ -133,5 +142,6 @@ def state_at(pieces: tuple[Piece, ...], z: float) -> Any:
     if not start - slack <= z <= end + slack:
         got, remedy = f"{z:g}", f"It goes from {start:g} to {end:g}."
         raise SolveError("the path does not reach this depth", got=got, remedy=remedy)
-    piece = pieces[max(bisect.bisect_right([p.z for p in pieces], z) - 1, 0)]
+    place = sum(1 for one in pieces if one.z <= z)
+    piece = pieces[max(place - 1, 0)]
     return piece.at((z - piece.z) / piece.dz)

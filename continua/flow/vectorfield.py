@@ -1,7 +1,7 @@
 """Vector fields made of parts: flows, which move the state, and projections, which put it back on a set."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from continua.flow.state import axpy, scaled
@@ -9,6 +9,25 @@ from continua.typing import Args, Tensor, VectorFunction
 
 Cost = Callable[[float, Any, Any, Args], Tensor]  # R(z, x, velocity, args), one number a sample
 Gradients = Sequence[tuple[Tensor, Tensor]]  # pairs of a leaf of args and its gradient
+
+
+@runtime_checkable
+class DifferentiatingCost(Protocol):
+    """A running cost that may take derivatives of the field itself: where ``twice``, it needs graphs on the way."""
+
+    @property
+    def twice(self) -> bool:
+        """Whether it takes derivatives."""
+        ...
+
+    def __call__(self, z: float, x: Any, velocity: Any, args: Args) -> Tensor:
+        """R(z, x, velocity, args)."""
+        ...
+
+
+def differentiates(cost: Cost | None) -> bool:
+    """Whether a running cost takes derivatives itself."""
+    return isinstance(cost, DifferentiatingCost) and cost.twice
 
 
 @runtime_checkable
@@ -48,17 +67,29 @@ class Bound:
 
     ``read(depths, args)`` makes the weights of these depths: ``f`` may then be called there with what it returns. It
     is given where weights vary over depth and are not read yet. ``local(z, args)`` is the part of ``args`` that
-    ``f(z, ·)`` looks at. ``lean`` is the same function with a backward written by hand.
+    ``f(z, ·)`` looks at. ``lean`` is the same function with a backward written by hand. ``quiet`` says that no random
+    numbers are drawn while it is evaluated (dropout masks are in ``args``), so that it may be evaluated once more.
     """
 
     f: VectorFunction
     read: Callable[[Sequence[float], Args], Args] | None = None
     local: Callable[[float, Args], Args] | None = None
     lean: HandWritten | None = None
+    quiet: bool = True
 
     def __call__(self, z: float, x: Any, args: Args) -> Any:
-        """Evaluate."""
+        """f(z, x, args)."""
         return self.f(z, x, args)
+
+    @staticmethod
+    def of(f: VectorFunction) -> "Bound":
+        """The same function; one of which nothing is known has nothing to read and may be random."""
+        return f if isinstance(f, Bound) else Bound(f, quiet=False)
+
+    @property
+    def bytes(self) -> int:
+        """What the weights of one depth take that are still to be read, where it is known."""
+        return self.read.bytes if isinstance(self.read, Reading) else 0
 
 
 @dataclass(frozen=True)
@@ -66,10 +97,14 @@ class Flow:
     """A part that moves the state: dx/dz = f(z, x, args)."""
 
     f: VectorFunction
+    bound: Bound = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", Bound.of(self.f))
 
     def __call__(self, z: float, x: Any, args: Args) -> Any:
-        """Evaluate the part."""
-        return self.f(z, x, args)
+        """f(z, x, args)."""
+        return self.bound.f(z, x, args)
 
     def __add__(self, other: "Flow | Projection | Sum") -> "Sum":
         return Sum((self,)) + other
@@ -80,10 +115,14 @@ class Projection:
     """A part without dz: x ← p(z, x, args). Post-norm is one."""
 
     f: VectorFunction
+    bound: Bound = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", Bound.of(self.f))
 
     def __call__(self, z: float, x: Any, args: Args) -> Any:
-        """Evaluate the part."""
-        return self.f(z, x, args)
+        """p(z, x, args)."""
+        return self.bound.f(z, x, args)
 
 
 @dataclass(frozen=True)
@@ -100,7 +139,7 @@ class Sum:
         total = None
         for part, own in zip(self.parts, args, strict=True):
             if isinstance(part, Flow):
-                value = part(z, x, own)
+                value = part.bound.f(z, x, own)
                 total = value if total is None else axpy(total, 1.0, value)
         return scaled(0.0, x) if total is None else total
 
@@ -146,12 +185,12 @@ def project(field: VectorField, z: float, x: Any, args: Args) -> Any:
     return field.project(z, x, args)
 
 
-def parts_of(field: VectorField, args: Args) -> list[tuple[Flow | Projection, Args]]:
-    """The parts of a field with their arguments; a field that is no sum is one flow."""
+def bounds_of(field: VectorField) -> tuple[Bound, ...]:
+    """The functions of the parts; a field that is no sum is one part."""
     base = base_of(field)
     if isinstance(base, Sum):
-        return list(zip(base.parts, args, strict=True))
-    return [(base if isinstance(base, Flow) else Flow(base), args)]
+        return tuple(part.bound for part in base.parts)
+    return (base.bound if isinstance(base, Flow) else Bound.of(base),)
 
 
 def kinds_of(field: VectorField) -> tuple[bool, ...] | None:
@@ -162,22 +201,23 @@ def kinds_of(field: VectorField) -> tuple[bool, ...] | None:
 
 def read_at(field: VectorField, depths: Sequence[Sequence[float]], args: Args) -> Args:
     """Make the weights of each part at its depths, where they vary and are not read yet."""
+    is_sum = isinstance(base_of(field), Sum)
     made = []
-    for (part, own), where in zip(parts_of(field, args), depths, strict=True):
-        reader = getattr(part.f, "read", None)
-        made.append(own if reader is None else reader(where, own))
-    return made if isinstance(base_of(field), Sum) else made[0]
+    for part, own, where in zip(bounds_of(field), args if is_sum else (args,), depths, strict=True):
+        made.append(own if part.read is None else part.read(where, own))
+    return made if is_sum else made[0]
 
 
 def bytes_a_depth(field: VectorField) -> int:
     """What the weights of one depth take that are still to be read."""
-    base = base_of(field)
-    parts = base.parts if isinstance(base, Sum) else (base if isinstance(base, Flow) else Flow(base),)
-    return sum(getattr(getattr(part.f, "read", None), "bytes", 0) for part in parts)
+    return sum(part.bytes for part in bounds_of(field))
 
 
 def is_read(field: VectorField) -> bool:
     """Whether every weight is there already."""
-    base = base_of(field)
-    parts = base.parts if isinstance(base, Sum) else (base if isinstance(base, Flow) else Flow(base),)
-    return all(getattr(part.f, "read", None) is None for part in parts)
+    return all(part.read is None for part in bounds_of(field))
+
+
+def is_quiet(field: VectorField) -> bool:
+    """Whether no evaluation draws random numbers: they all come from ``args``."""
+    return all(part.quiet for part in bounds_of(field))

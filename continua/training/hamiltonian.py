@@ -14,7 +14,7 @@ from continua.axes import Discretisation
 from continua.errors import ConfigError
 from continua.flow import Direct, Fixed, Solver
 from continua.flow.cost import Chord
-from continua.flow.solvers.runge_kutta import OneStep
+from continua.flow.solvers.solver import OneStep, Wrapper, velocity_of
 from continua.flow.stepping import StepPlan
 from continua.flow.vectorfield import Cost, Costed
 from continua.models import Transformer
@@ -121,7 +121,7 @@ class _Watch(Direct):
 
 
 @dataclass(frozen=True)
-class _Ends(OneStep):
+class _Ends(OneStep, Wrapper):
     """The same steps; in the dry run it also asks for the weights at both ends, where H is evaluated."""
 
     inner: Solver
@@ -129,9 +129,6 @@ class _Ends(OneStep):
     @property
     def order(self) -> int:
         return self.inner.order
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(object.__getattribute__(self, "inner"), name)
 
     def step(self, field: Any, z: float, dz: float, x: Any, args: Args) -> Any:
         if not isinstance(x, Tensor | tuple):
@@ -251,9 +248,7 @@ class _Back:
 def _velocity(route: StepPlan) -> Any:
     """The velocity of the state: the field, or what a solver on a manifold makes of it."""
     field = route.field.base if isinstance(route.field, Costed) else route.field
-    solver = route.solver.solver if isinstance(route.solver, Chord) else route.solver
-    velocity = getattr(solver, "velocity", None)
-    return field if velocity is None else velocity(field)
+    return velocity_of(route.solver, field)
 
 
 def _cost(route: StepPlan) -> Cost | None:

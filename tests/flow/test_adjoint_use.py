@@ -1,12 +1,7 @@
 """Adjoints at work: random fields, clipping, the continuous adjoint's error, bytes, half precision, compilation."""
 
 import functools
-import json
 import math
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -34,8 +29,8 @@ from continua.flow import (
 )
 from continua.flow.adjoints.recompute import LEAF, PIECES
 from continua.lab.cost.memory import uncollected
-from tests.cases import ALL_SOLVERS, EXACT_ADJOINTS, INEXACT_ADJOINTS
-from tests.flows import BOTH, MATRICES, SPAN, START, learning, pulled, start, towards
+from tests.cases import EXACT_ADJOINTS, INEXACT_ADJOINTS
+from tests.flows import BOTH, MATRICES, SPAN, START, learning, pulled, towards
 from tests.measure import gap, random
 from tests.operators.test_memory import peak
 from tests.refusals import refused
@@ -280,47 +275,3 @@ def test_half_precision_states_stay_half(adjoint) -> None:
     assert all(
         g.dtype == torch.bfloat16 and g.isfinite().all() for g in pulled(towards(path.final, path.cost), x0, args)
     )
-
-
-# --- compilation -----------------------------------------------------------------------------------------------------
-
-
-def outcome(solver, call: Callable) -> list[Tensor]:
-    x0, args = learning(start(solver)), learning(MATRICES)
-    states = call(x0, args)
-    return [*states, *pulled(towards(states), x0, args)]
-
-
-def compiled_gap(solver) -> float:
-    """How far a compiled solve and its gradients are from the plain ones."""
-    save = SaveAt(points=(0.3, 1.0)) if solver.order < 4 else SaveAt(1)  # more stages only take longer to trace
-
-    def run(x0: Tensor, args: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        path = solve(BOTH, x0, SPAN, args=args, solver=solver, control=Fixed(2), save=save)
-        return path.final, path.x[1]
-
-    torch.compiler.reset()
-    compiled = torch.compile(run, fullgraph=True, backend="eager")
-    return max(gap(a, b) for a, b in zip(outcome(solver, run), outcome(solver, compiled), strict=True))
-
-
-@pytest.mark.spec("D7")
-def test_a_fixed_step_solve_compiles_into_one_graph_for_every_solver() -> None:
-    code = """if True:
-        import json
-        from tests.cases import ALL_SOLVERS
-        from tests.flow.test_adjoint_use import compiled_gap
-        found = {}
-        for solver in ALL_SOLVERS:
-            try:
-                found[str(solver)] = compiled_gap(solver)
-            except Exception as problem:
-                found[str(solver)] = repr(problem)[:2000]
-        print(json.dumps(found))
-    """  # in a process of its own: the shape checks of the tests cannot be compiled
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=root)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == len(ALL_SOLVERS)
-    assert {name: value for name, value in found.items() if isinstance(value, str) or value > 1e-12} == {}

@@ -1,5 +1,6 @@
 """A solve that cannot be or does not end says what, where and what to do, at once."""
 
+import inspect
 import math
 
 import pytest
@@ -46,8 +47,6 @@ CANNOT = {
     "no parts, Strang": ({"solver": Strang()}, "Strang needs a field made of parts, got tilt", "or use Euler()"),
     "a point before": ({"save": SaveAt(points=(-0.1, 0.5))}, "got -0.1", "Keep them inside [0, 1]"),
     "a point after": ({"save": SaveAt(points=(0.5, 1.5))}, "got 1.5", "Keep them inside [0, 1]"),
-    "an option": ({"chek": False}, "does not know this option, got chek", "Did you mean 'check'?"),
-    "another option": ({"zzz": 1}, "got zzz", "Known: check, cost, observed, save, throw"),
     "no reversible solver": (
         {"x0": learning(START), "adjoint": Reversible()},
         "reversible gradients need a reversible solver, got Euler",
@@ -68,6 +67,17 @@ def test_what_cannot_be_is_refused_before_anything_is_evaluated(name) -> None:
     with refused(SolveError, got, remedy):
         attempt(field, **changes)
     assert field.calls == 0
+
+
+@pytest.mark.spec("D1")
+def test_an_option_that_solve_does_not_have_is_refused_before_anything_is_evaluated() -> None:
+    field = Counted(tilt)
+    for option in ({"chek": False}, {"zzz": 1}):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{min(option)}'"):
+            attempt(field, **option)
+    assert field.calls == 0
+    given = inspect.signature(solve).parameters.values()
+    assert not any(one.kind is one.VAR_KEYWORD for one in given), "every option is in the signature"
 
 
 MADE_WRONG = {

@@ -21,7 +21,7 @@ ROOMS = [
     "axes", "geometry", "fields", "flow", "operators", "models", "optim", "data", "tasks", "training", "lab",
     "convert", "recipes", "estimators", "cli", "studio",
 ]  # fmt: skip
-COMMON = {"typing", "errors", "config", "tree"}  # open to every room, and they import no room themselves
+COMMON = {"typing", "errors", "config", "tree", "compiling"}  # open to every room, and they import no room themselves
 SEAM = "continua.flow.vectorfield"  # all that operators may know of flow: they know nothing of solvers
 FRONT = {"recipes", "cli", "studio"}  # may use the public names, like any user
 TOP_FILES = {"__init__", "__main__", *COMMON}

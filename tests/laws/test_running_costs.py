@@ -20,7 +20,7 @@ from continua.flow import (
     Trajectory,
     solve,
 )
-from continua.flow.cost import splits
+from continua.flow.solvers.splitting import splits
 from tests.cases import ALL_SOLVERS, EXACT_ADJOINTS, ON_SPHERES, REVERSIBLE
 from tests.flows import BOTH, MATRICES, SPAN, START, learning, pulled, reference, start, towards
 from tests.laws.test_adjoints import CLOSE, UNDOING, each

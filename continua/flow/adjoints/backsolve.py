@@ -12,7 +12,7 @@ from continua.flow.adjoints.tape import differentiate
 from continua.flow.solvers.runge_kutta import RungeKutta
 from continua.flow.state import axpy, scaled
 from continua.flow.stepping import StepPlan
-from continua.flow.vectorfield import Projection, Sum, base_of, parts_of, read_at
+from continua.flow.vectorfield import Projection, Sum, base_of, bounds_of, read_at
 from continua.tree import mapped, tensors
 from continua.typing import Args, Tensor
 
@@ -56,7 +56,7 @@ class _Backsolved(SolveState):
         leaves = [(i, leaf) for i, leaf in enumerate(tensors(args)) if leaf.requires_grad]
         a: Any = mapped(self.end, torch.zeros_like)
         together = (self.end, a, tuple(torch.zeros_like(leaf) for _, leaf in leaves))
-        count = len(parts_of(self.plan.field, args))
+        count = len(bounds_of(self.plan.field))
 
         def backwards(z: float, s: Any, args: Args) -> Any:
             x, a, _ = s

@@ -237,6 +237,17 @@ class SolveState:
 
     def run(self) -> list[Any]:
         """Apply the operation."""
+        if torch.compiler.is_dynamo_compiling():
+            from continua.flow.uncompiled import backward
+
+            states: list[Any] = backward(self._run)
+            return states
+        if torch.compiler.is_compiling():
+            got, remedy = self.name, "Use Direct() in exported code."
+            raise SolveError("a backward pass written by hand is in no graph", got=got, remedy=remedy)
+        return self._run()
+
+    def _run(self) -> list[Any]:
         leaves = [*tensors(self.x0), *tensors(self.args)]
         out = iter(SolveFunction.apply(self, len(tensors(self.x0)), *leaves))
         return [mapped(state, lambda _: next(out)) for state in self.shape]

@@ -9,9 +9,9 @@ import torch
 from continua.config import register
 from continua.errors import SolveError
 from continua.flow.adjoints.pullback import Chunk, Pullback, SolveState, counts, pull_back_chunks
-from continua.flow.adjoints.tape import Noise, is_quiet, noise_now, replayed
+from continua.flow.adjoints.tape import Noise, noise_now, replayed
 from continua.flow.stepping import StepPlan
-from continua.flow.vectorfield import base_of
+from continua.flow.vectorfield import is_quiet
 from continua.typing import Args, Tensor
 
 # recursive checkpoints: steps that are recorded at once, and pieces into which a longer segment is cut. A recorded step
@@ -88,7 +88,7 @@ class _Checkpointed(SolveState):
 
     def _walk(self, x: Any, args: Args, parts: list[range], starts: list[_Start]) -> tuple[Any, list[Any]]:
         """Take some steps, noting where each part starts."""
-        kept, quiet = [], is_quiet(base_of(self.plan.field))
+        kept, quiet = [], is_quiet(self.plan.field)
         for part in parts:
             starts.append(_Start(part, x, None if quiet else noise_now()))
             x, more = self.plan.run_in_blocks(x, args, part)

@@ -11,7 +11,7 @@ from continua.flow.adjoints.pullback import Chunk, Pullback, SolveState, counts
 from continua.flow.adjoints.recompute import Checkpoint, redo
 from continua.flow.adjoints.tape import Entry, Tape
 from continua.flow.cost import plain
-from continua.flow.solvers.reversible import ReversibleMethod
+from continua.flow.solvers.solver import LaggingMethod, ReversibleMethod
 from continua.flow.stepping import StepPlan, rehearsed
 from continua.flow.vectorfield import VectorField, is_read, kinds_of, read_at
 from continua.tree import tensors
@@ -102,8 +102,9 @@ class _Reversed(SolveState):
 
     def _before(self, i: int) -> float:
         """Where undoing step i arrives: with lag to the last bit where the step before evaluated the field."""
-        lag = i > 0 and getattr(self.plan.solver, "lag", False)
-        z, dz = self.plan.steps[i - 1] if lag else (self.plan.steps[i][0], 0.0)
+        if i == 0 or not isinstance(self.plan.solver, LaggingMethod):
+            return self.plan.steps[i][0]
+        z, dz = self.plan.steps[i - 1]
         return z + dz
 
     @torch.no_grad()
@@ -111,20 +112,21 @@ class _Reversed(SolveState):
         """Undo step i, and put its evaluations in the order in which the step makes them."""
         solver: Any = self.plan.solver
         z, dz = self.plan.steps[i]
-        if solver.lag and waiting is None:  # the evaluation of the last step of all
+        lags = isinstance(solver, LaggingMethod)
+        if lags and waiting is None:  # the evaluation of the last step of all
             tape = Tape(keep=True)
             solver.again(tape.through(self.plan.field), z + dz, after, read)
             waiting = tape.entries
         tape = Tape(keep=True)
         before = solver.undo(tape.through(self.plan.field), self._before(i), dz, after, read)
         seen = solver.forward_order(tape.entries)
-        own, waiting = (waiting or [], seen) if solver.lag else (seen, None)
+        own, waiting = (waiting or [], seen) if lags else (seen, None)
         part, start = range(i, i + 1), x0 if i == 0 else before
         if any(theta < 1 for theta in self.plan.moments[i]):  # interpolation evaluates more than the step
             tape = Tape(keep=True)
             self.plan.run(start, read, part, tape.through(self.plan.field))
             own = tape.entries
-        elif i == 0 and solver.lag:
+        elif i == 0 and lags:
             own = seen + own
         return Chunk(part, start, Tape(True, own), part), before, waiting
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from continua.flow.state import axpy, scaled
-from continua.flow.vectorfield import Bound, Costed, Flow, Gradients, Projection, Sum, VectorField, base_of
+from continua.flow.vectorfield import Bound, Costed, Flow, Gradients, Projection, Sum, VectorField, base_of, is_quiet
 from continua.tree import mapped, tensors, with_tensors
 from continua.typing import Args, Tensor
 
@@ -45,7 +45,7 @@ class Tape:
         base = base_of(given)
         parts = base.parts if isinstance(base, Sum) else ()
         if isinstance(given, Costed | Sum):
-            return _Whole(tuple(type(part)(self._taped(part.f)) for part in parts), given, self)
+            return _Whole(tuple(type(part)(self._taped(part.bound)) for part in parts), given, self)
         return self._taped(given)
 
     def _taped(self, f: Any) -> Callable[[float, Any, Args], Any]:
@@ -131,14 +131,14 @@ def value_of(f: Any, z: float, x: Any, args: Args, keep: bool) -> tuple[Any, Any
         for part, own in zip(f.parts, args, strict=True):
             if isinstance(part, Projection):
                 continue
-            value, kept = value_of(part.f, z, x, own, keep)
+            value, kept = value_of(part.bound, z, x, own, keep)
             total = value if total is None else axpy(total, 1.0, value)
             all_kept.append(kept)
         return scaled(0.0, x) if total is None else total, all_kept
-    f = f.f if isinstance(f, Flow) else f
-    lean = getattr(f, "lean", None)
+    bound = f.bound if isinstance(f, Flow) else Bound.of(f)
+    lean = bound.lean
     if not keep or lean is None:
-        return f(z, x, args), None
+        return bound.f(z, x, args), None
     kept = lean.prepare(z, x, args)
     return lean.finish(z, x, kept, args), kept
 
@@ -153,18 +153,17 @@ def pull_back(f: Any, z: float, x: Any, entry: Entry, args: Args, g: Any) -> tup
         for part, own in zip(f.parts, args, strict=True):
             if isinstance(part, Projection):
                 continue
-            gx, more = pull_back(part.f, z, x, entry._replace(kept=next(kept, None)), own, g)
+            gx, more = pull_back(part.bound, z, x, entry._replace(kept=next(kept, None)), own, g)
             total = gx if total is None else axpy(total, 1.0, gx)
             gradients += more
         return scaled(0.0, x) if total is None else total, gradients
-    f = f.f if isinstance(f, Flow) else f
-    lean = getattr(f, "lean", None)
+    bound = f.bound if isinstance(f, Flow) else Bound.of(f)
+    lean = bound.lean
     if lean is not None:
         kept = lean.prepare(z, x, args) if entry.kept is None else entry.kept
-        gx, gradients = lean.pull(z, x, kept, args, g)
-        return gx, gradients
-    local = f.local(z, args) if isinstance(f, Bound) and f.local is not None else args
-    return differentiate(lambda x: f(z, x, args), x, local, g)
+        return lean.pull(z, x, kept, args, g)
+    local = args if bound.local is None else bound.local(z, args)
+    return differentiate(lambda x: bound.f(z, x, args), x, local, g)
 
 
 def differentiate(f: Callable[[Any], Any], x: Any, local: Args, g: Any) -> tuple[Any, Gradients]:
@@ -195,15 +194,6 @@ def _pull_cost(f: Costed, z: float, x: Any, entry: Entry, args: Args, g: Any) ->
 
 
 # --- randomness ------------------------------------------------------------------------------------------------------
-
-
-def is_quiet(f: Any) -> bool:
-    """Bound operators draw nothing while they are evaluated: their random numbers come from ``args``."""
-    if isinstance(f, Costed):
-        return is_quiet(f.base)
-    if isinstance(f, Sum):
-        return all(is_quiet(part.f) for part in f.parts)
-    return isinstance(f.f if isinstance(f, Flow) else f, Bound)
 
 
 Noise = tuple[Tensor, list[Tensor]]

@@ -11,9 +11,9 @@ from continua.config import register
 from continua.errors import SolveError, SolveFailed
 from continua.flow.controls.control import Problem, StepsFound
 from continua.flow.finite import culprit, not_finite
-from continua.flow.solvers.reversible import ReversibleMethod
-from continua.flow.solvers.runge_kutta import Attempt, OneStep, Solver
-from continua.flow.state import axpy, scaled, total
+from continua.flow.solvers.reversible import ReversibleSolver
+from continua.flow.solvers.solver import Attempt, OneStep, Solver, has_estimate
+from continua.flow.state import axpy, scaled
 from continua.flow.stepping import evaluations, rehearsed
 from continua.flow.trajectory import Piece
 from continua.flow.vectorfield import VectorField, is_read, kinds_of, read_at
@@ -59,7 +59,10 @@ class Adaptive:
 
     @torch.no_grad()
     def find(self, problem: Problem) -> StepsFound:
-        """Walk with rejected steps, and note the accepted ones."""
+        """Try steps, and note the accepted ones."""
+        if torch.compiler.is_exporting():
+            remedy = "Export the field, or use Fixed(n) steps."
+            raise SolveError("adaptive steps are searched for by value, which no graph contains", remedy=remedy)
         return _Search(self, problem).run()
 
 
@@ -69,7 +72,7 @@ class _Search:
     def __init__(self, control: Adaptive, problem: Problem) -> None:
         self.control, self.problem, self.field = control, problem, problem.field
         self.solver: Any = _estimated(problem.solver)
-        self.embedded = getattr(getattr(self.solver, "tableau", None), "error", None) is not None
+        self.embedded = has_estimate(self.solver)
         self.power = self.solver.order + (0 if self.embedded else 1)
         self.z, self.x = problem.span[0], problem.x0
         self.first: Any = None  # f(z, x) if known
@@ -195,11 +198,7 @@ class _Search:
         if not (asked and self.embedded) or self.solver.order <= 2:
             return piece
         slopes = (tried.slopes[0], tried.slopes[-1])
-        table = getattr(self.solver, "tableau", None)
-        if table is None or table.middle is None:
-            return piece._replace(slopes=slopes)
-        middle = axpy(self.x, 1.0, total(dz, table.middle, tried.slopes))
-        return piece._replace(slopes=slopes, middle=middle)
+        return piece._replace(slopes=slopes, middle=self.solver.middle(dz, self.x, tried.slopes))
 
     def _attempt(self, dz: float) -> Attempt:
         attempt = self.solver.attempt if self.embedded else _doubling(self.solver)
@@ -240,8 +239,7 @@ class _Search:
 
 def _estimated(solver: Solver) -> Solver:
     """A reversible wrapper walks on the steps that its inner method finds."""
-    inner: Solver | None = getattr(solver, "inner", None)
-    return inner if inner is not None and isinstance(solver, ReversibleMethod) else solver
+    return solver.inner if isinstance(solver, ReversibleSolver) else solver
 
 
 def _doubling(solver: Solver) -> Callable[..., Attempt]:

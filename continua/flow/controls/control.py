@@ -1,21 +1,20 @@
 """Step-size control: which steps are taken. ``Fixed`` decides before the solve, ``Adaptive`` by looking for them."""
 
-import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
+from continua.compiling import remembered
 from continua.config import register
 from continua.errors import SolveError, SolveFailed
-from continua.flow.solvers.runge_kutta import Solver
+from continua.flow.solvers.solver import Solver
 from continua.flow.trajectory import Piece, SaveAt, Steps
 from continua.flow.vectorfield import VectorField
 from continua.typing import Args, Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # holds tensors, whose == is no answer
 class Problem:
     """Everything a solve needs. Every differentiated tensor is ``x0`` or a leaf of ``args``.
 
@@ -31,7 +30,7 @@ class Problem:
     observed: Tensor | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # holds tensors, whose == is no answer
 class StepsFound:
     """The steps that were found.
 
@@ -77,29 +76,45 @@ class Fixed:
     def walk(self, span: tuple[float, float]) -> Iterator[tuple[float, float]]:
         """Yield (z, dz) for each step; the last one ends at span[1] exactly."""
         start, end = span
-        parts = range(self.steps + 1) if self.nested is None else _nodes(self.steps, self.nested)
-        nodes = [start + (end - start) * i / self.steps for i in parts]
+        count = len(range(self.steps))  # a number where a compiled program has a symbol
+        parts = range(count + 1) if self.nested is None else _nodes(count, self.nested)
+        nodes = [start + (end - start) * i / count for i in parts]
         nodes[-1] = end
         for z, after in itertools.pairwise(nodes):
             yield z, after - z
 
     def find(self, problem: Problem) -> StepsFound:
         """All steps, at once."""
-        return StepsFound(tuple(self.walk(problem.span)), {"steps": self.steps})
+        return StepsFound(fixed_steps(self, problem.span), {"steps": self.steps})
 
     def __str__(self) -> str:
         return f"{self.steps} steps" + (f" of {self.solver}" if self.solver is not None else "")
 
 
-@functools.lru_cache(maxsize=512)
+@remembered
+def fixed_steps(control: Fixed, span: tuple[float, float]) -> Steps:
+    """(z, dz) of every step."""
+    return tuple(control.walk(span))
+
+
+@remembered
 def _nodes(steps: int, of: int) -> tuple[float, ...]:
     """The nodes 0, …, ``steps`` of nested steps, in units of an equal one."""
-    cells = [Fraction(1, of)] * of
+    halvings = 0
+    while of << halvings < steps:
+        halvings += 1
+    cells = [1 << halvings for _ in range(of)]  # in whole numbers, so that a node is one division away
     while len(cells) > steps:  # level by level: pairs from the last to the first
         pairs = [cells[i : i + 2] for i in range(0, len(cells), 2)]
         apart = max(0, steps - (len(cells) + 1) // 2)  # pairs that stay apart
-        cells = [*itertools.chain(*pairs[:apart]), *(sum(pair, Fraction(0)) for pair in pairs[apart:])]
+        cells = [*(cell for pair in pairs[:apart] for cell in pair), *(sum(pair) for pair in pairs[apart:])]
     while len(cells) < steps:
         halved = min(len(cells), steps - len(cells))
-        cells = [*(cell / 2 for cell in cells[:halved] for _ in range(2)), *cells[halved:]]
-    return tuple(float(node * steps) for node in itertools.accumulate(cells, initial=Fraction(0)))
+        cells = [*(cell // 2 for cell in cells[:halved] for _ in range(2)), *cells[halved:]]
+    whole = of << halvings
+    nodes = [0.0]
+    place = 0
+    for cell in cells:
+        place += cell
+        nodes.append(place * steps / whole)
+    return tuple(nodes)

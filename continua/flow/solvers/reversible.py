@@ -1,38 +1,20 @@
 """Reversible solvers: the step before can be computed from the step after, so a backward pass needs no memory."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 from continua.config import register
 from continua.errors import SolveError
-from continua.flow.solvers.runge_kutta import RK4, Solver
+from continua.flow.solvers.runge_kutta import RK4
+from continua.flow.solvers.solver import Solver, Wrapper
 from continua.flow.state import axpy, scaled
 from continua.flow.vectorfield import VectorField
 from continua.typing import Args
 
 
-@runtime_checkable
-class ReversibleMethod(Protocol):
-    """A solver whose step can be undone by arithmetic, without an equation to solve."""
-
-    lag: ClassVar[bool]
-
-    def undo(self, field: VectorField, z: float, dz: float, carried: Any, args: Args) -> Any:
-        """Return what was carried at z from what is carried at z + dz, evaluating the field where ``step`` did.
-
-        The evaluations come in the order that ``forward_order`` sorts into that of ``step``. Where the solver has
-        ``lag``, they are those of the step before.
-        """
-        ...
-
-    def forward_order(self, seen: list[Any]) -> list[Any]:
-        """Sort what the evaluations of ``undo`` left into the order of ``step``."""
-        ...
-
-
 @register
 @dataclass(frozen=True)
-class ReversibleSolver:
+class ReversibleSolver(Wrapper):
     """Any one-step method made algebraically reversible (McCallum and Foster 2024), of the same order.
 
     With Ψ_dz(z, x) the increment of the inner method, a pair (y, w) is carried:
@@ -42,7 +24,6 @@ class ReversibleSolver:
 
     inner: Solver = RK4()  # noqa: RUF009  (frozen and stateless)
     coupling: float = 0.999
-    lag: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.coupling <= 1.0:
@@ -92,7 +73,6 @@ class ReversibleHeun:
     """Kidger et al. 2021: order 2 with one evaluation a step; carries the state, its shadow and the last slope."""
 
     order: ClassVar[int] = 2
-    lag: ClassVar[bool] = True
 
     def __str__(self) -> str:
         return "ReversibleHeun"

@@ -1,60 +1,13 @@
 """Explicit Runge–Kutta methods: a method is a table of numbers and a docstring."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from continua.config import register
-from continua.flow.state import combine, total
+from continua.flow.solvers.solver import Attempt, OneStep
+from continua.flow.state import Terms, axpy, combine, terms, total
 from continua.flow.vectorfield import VectorField, project
 from continua.typing import Args
-
-
-@runtime_checkable
-class Solver(Protocol):
-    """One step of size dz. ``order`` is the power of dz in the global error.
-
-    Steps must be written with ``axpy``, so that they also run on plain numbers: the engine learns by such a dry run
-    at which depths each part will be read. A solver may carry more than the state (a reversible one carries a pair):
-    ``begin`` makes what it carries, ``show`` reads the state out of it.
-    """
-
-    @property
-    def order(self) -> int:
-        """The power of dz in the global error."""
-        ...
-
-    def begin(self, field: VectorField, z: float, x: Any, args: Args) -> Any:
-        """Return what is carried from step to step, at the start."""
-        ...
-
-    def show(self, carried: Any) -> Any:
-        """Return the state."""
-        ...
-
-    def step(self, field: VectorField, z: float, dz: float, x: Any, args: Args) -> Any:
-        """Return what is carried at z + dz."""
-        ...
-
-
-class OneStep:
-    """Solvers that carry the state alone."""
-
-    def begin(self, field: VectorField, z: float, x: Any, args: Args) -> Any:
-        """The state itself."""
-        return x
-
-    def show(self, carried: Any) -> Any:
-        """The state itself."""
-        return carried
-
-
-class Attempt(NamedTuple):
-    """A step that may be rejected: the new state, an estimate of its error, the slopes for dense output."""
-
-    x: Any
-    error: Any
-    last: Any  # f(z + dz, x) where the method has it: the next step's first slope
-    slopes: list[Any]
 
 
 @dataclass(frozen=True)
@@ -70,6 +23,13 @@ class Tableau:
     b: tuple[float, ...]
     error: tuple[float, ...] | None = None
     middle: tuple[float, ...] | None = None
+    stages: tuple[tuple[float, Terms], ...] = field(init=False, repr=False, compare=False)  # c and a without zeros
+    sum: Terms = field(init=False, repr=False, compare=False)  # b without zeros
+
+    def __post_init__(self) -> None:
+        stages = tuple((c, terms(row)) for c, row in zip(self.c, self.a, strict=True))
+        object.__setattr__(self, "stages", stages)
+        object.__setattr__(self, "sum", terms(self.b))
 
 
 class RungeKutta(OneStep):
@@ -80,27 +40,35 @@ class RungeKutta(OneStep):
     def __str__(self) -> str:
         return type(self).__name__
 
+    @property
+    def estimates(self) -> bool:
+        """Whether the method is a pair."""
+        return self.tableau.error is not None
+
     def step(self, field: VectorField, z: float, dz: float, x: Any, args: Args) -> Any:
         """Return x + dz Σ b_i k_i, projected if the field has projections."""
-        moved, _ = self._stages(field, z, dz, x, args, None)
-        return project(field, z + dz, moved, args)
+        slopes: list[Any] = []
+        for c, row in self.tableau.stages:
+            slopes.append(field(z + c * dz, combine(x, dz, row, slopes), args))
+        return project(field, z + dz, combine(x, dz, self.tableau.sum, slopes), args)
 
     def attempt(self, field: VectorField, z: float, dz: float, x: Any, args: Args, first: Any = None) -> Attempt:
         """Take the step and estimate its error; ``first`` is f(z, x) if it is known already."""
         table = self.tableau
-        moved, slopes = self._stages(field, z, dz, x, args, first)
+        slopes: list[Any] = [] if first is None else [first]
+        for c, row in table.stages[len(slopes) :]:
+            slopes.append(field(z + c * dz, combine(x, dz, row, slopes), args))
+        moved = combine(x, dz, table.sum, slopes)
         last = field(z + dz, moved, args)
         slopes.append(last)
         error = total(dz, table.error or (), slopes)
         landed = project(field, z + dz, moved, args)
         return Attempt(landed, error, last if landed is moved else None, slopes)
 
-    def _stages(self, field: VectorField, z: float, dz: float, x: Any, args: Args, first: Any) -> tuple[Any, list[Any]]:
-        slopes: list[Any] = [] if first is None else [first]
-        table = self.tableau
-        for c, row in list(zip(table.c, table.a, strict=True))[len(slopes) :]:
-            slopes.append(field(z + c * dz, combine(x, dz, row, slopes), args))
-        return combine(x, dz, table.b, slopes), slopes
+    def middle(self, dz: float, x: Any, slopes: list[Any]) -> Any:
+        """x(z + dz/2), where the tableau has a row for it."""
+        weights = self.tableau.middle
+        return None if weights is None else axpy(x, 1.0, total(dz, weights, slopes))
 
 
 @register

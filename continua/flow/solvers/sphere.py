@@ -1,10 +1,12 @@
 """A solver that stays on the sphere."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from continua.config import register
-from continua.flow.solvers.runge_kutta import RK4, Attempt, OneStep, Solver, Tableau
+from continua.flow.solvers.runge_kutta import RK4
+from continua.flow.solvers.solver import Attempt, Embedded, OneStep, Solver, Wrapper, has_estimate
+from continua.flow.solvers.splitting import splits
 from continua.flow.vectorfield import Bound, Flow, Projection, Sum, VectorField, project
 from continua.geometry import retract, tangent
 from continua.typing import Args, Tensor
@@ -12,7 +14,7 @@ from continua.typing import Args, Tensor
 
 @register
 @dataclass(frozen=True)
-class OnSphere(OneStep):
+class OnSphere(OneStep, Wrapper):
     """x' = P_x f(z, x) for tokens of norm ``radius``: the field is made tangent, and each step ends on the sphere.
 
     The order is that of the inner method, since the tangent flow itself never leaves the sphere.
@@ -27,9 +29,9 @@ class OnSphere(OneStep):
         return self.inner.order
 
     @property
-    def tableau(self) -> Tableau | None:
-        """That of the inner method."""
-        return getattr(self.inner, "tableau", None)
+    def estimates(self) -> bool:
+        """Whether the inner method does."""
+        return has_estimate(self.inner)
 
     def __str__(self) -> str:
         return f"OnSphere({self.inner})"
@@ -37,31 +39,32 @@ class OnSphere(OneStep):
     def step(self, field: VectorField, z: float, dz: float, x: Any, args: Args) -> Any:
         """An inner step of the tangent field, then back to the sphere."""
         moved = self.inner.step(self.velocity(field), z, dz, x, args)
-        return self._land(moved if self._splits else project(field, z + dz, moved, args))
+        if not splits(self.inner):  # a splitting takes the projections itself
+            moved = project(field, z + dz, moved, args)
+        return self._land(moved)
 
     def attempt(self, field: VectorField, z: float, dz: float, x: Any, args: Args, first: Any = None) -> Attempt:
         """The same with an estimate of its error."""
         known = None if first is None else _along(x, first)
-        tried: Attempt = self.inner.attempt(self.velocity(field), z, dz, x, args, known)  # type: ignore[attr-defined]
+        inner = cast("Embedded", self.inner)
+        tried = inner.attempt(self.velocity(field), z, dz, x, args, known)
         return tried._replace(x=self._land(project(field, z + dz, tried.x, args)), last=None)
 
-    @staticmethod
-    def tangent(x: Any, v: Any) -> Any:
+    def middle(self, dz: float, x: Any, slopes: list[Any]) -> Any:
+        """That of the inner method: the slopes are tangent already."""
+        return cast("Embedded", self.inner).middle(dz, x, slopes)
+
+    def tangent(self, x: Any, v: Any) -> Any:
         """The part of a slope that the solver follows."""
         return _along(x, v)
 
     def velocity(self, field: VectorField) -> VectorField:
         """The tangent field: part by part for an inner solver that splits, whole otherwise."""
-        if isinstance(field, Sum) and self._splits:
+        if isinstance(field, Sum) and splits(self.inner):
             return Sum(
                 tuple(part if isinstance(part, Projection) else Flow(made_tangent(part.f)) for part in field.parts)
             )
         return made_tangent(field)
-
-    @property
-    def _splits(self) -> bool:
-        """Whether the inner solver takes the parts, and so their projections, itself."""
-        return not hasattr(self.inner, "tableau")
 
     def _land(self, x: Any) -> Any:
         if isinstance(x, tuple):
@@ -71,8 +74,8 @@ class OnSphere(OneStep):
 
 def made_tangent(f: VectorField) -> Bound:
     """The same field, its slopes without the part along x."""
-    read, local = getattr(f, "read", None), getattr(f, "local", None)
-    return Bound(lambda z, x, args: _along(x, f(z, x, args)), read, local)
+    known = f.bound if isinstance(f, Flow) else Bound.of(f)
+    return Bound(lambda z, x, args: _along(x, f(z, x, args)), known.read, known.local, quiet=known.quiet)
 
 
 def _along(x: Any, v: Any) -> Any:
