@@ -30,6 +30,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(place) for place in CHECKED):
             item.add_marker(pytest.mark.shapes)
+        slow = item.get_closest_marker("slow")
+        if slow is not None and not slow.kwargs.get("reason"):
+            raise pytest.UsageError(f'{item.nodeid} is slow without a reason. Write @pytest.mark.slow(reason="…").')
         if SHAPES and item.get_closest_marker("unshaped"):
             item.add_marker(pytest.mark.skip(reason="cannot run with shapes checked; make test runs it"))
 

@@ -183,7 +183,7 @@ def test_word_pieces_of_a_plain_vocabulary(tmp_path):
     assert "6 tokens of 1 texts" in told  # [CLS] the cat ##s sat [SEP]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a real model, 49 times its layer")
 @pytest.mark.spec("L8")
 def test_rxnmapper(tmp_path, undrawn):
     """The real ALBERT: reactions are read without being asked for, and its [CLS] is left out."""

@@ -192,7 +192,7 @@ def dequantised(folder: Path, file: str) -> Any:
     return theirs.eval()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="135 million weights")
 @pytest.mark.spec("M9", "A8")
 def test_smollm2_writes_the_same_tokens(tmp_path: Path) -> None:
     """Equal up to the first position whose two best logits are closer than round-off may tell; it is printed."""

@@ -356,7 +356,7 @@ def test_what_is_no_flow_is_refused() -> None:
             call()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a whole example, twice")
 @pytest.mark.spec("B3", "M11")
 def test_the_example_draws_what_it_checked(tmp_path: Path) -> None:
     script = [sys.executable, str(ROOT / "examples" / "pde_data.py"), "--out", str(tmp_path)]

@@ -36,7 +36,7 @@ QUICK = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="some two hundred short trainings; the quick part is below")
 @pytest.mark.spec("B4")
 @pytest.mark.filterwarnings("ignore")  # what scikit-learn says of its own checks
 @parametrize_with_checks(CHECKED)

@@ -12,7 +12,7 @@ from tools.quote import quoted
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a whole example")
 @pytest.mark.spec("D1", "D2", "D3")
 def test_the_example_keeps_its_promises(tmp_path) -> None:
     picture = tmp_path / "ode.png"
@@ -42,7 +42,7 @@ def test_quoting_replaces_what_stood_there(tmp_path) -> None:
     assert quoted(got, tmp_path) == got
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a whole example, which trains")
 @pytest.mark.spec("T1", "T2", "T9")
 def test_the_training_example_keeps_its_promises(tmp_path) -> None:
     script = [sys.executable, str(ROOT / "examples" / "training.py"), "--out", str(tmp_path)]
@@ -52,7 +52,7 @@ def test_the_training_example_keeps_its_promises(tmp_path) -> None:
     assert all((tmp_path / f"hamiltonian-{when}.png").stat().st_size > 20_000 for when in ("before", "after"))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a whole example, which trains")
 @pytest.mark.spec("B1", "T11")
 def test_the_elastic_example_keeps_its_promises(tmp_path) -> None:
     script = [sys.executable, str(ROOT / "examples" / "elastic.py"), "--out", str(tmp_path)]
@@ -71,7 +71,7 @@ DRAWN = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="whole examples, which train and draw")
 @pytest.mark.parametrize(("name", "pictures"), DRAWN)
 def test_the_examples_of_fields_keep_their_promises(name, pictures, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("CONTINUA_CACHE", str(tmp_path / "cache"))

@@ -29,7 +29,7 @@ def test_every_picture_has_its_script() -> None:
         assert "    assert " in text, f"{name} asserts what its caption tells"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="whole examples, which simulate and draw")
 @pytest.mark.spec("L10", "L5", "L6", "L7")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_keeps_its_promises(name: str, tmp_path: Path) -> None:

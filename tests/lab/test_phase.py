@@ -217,7 +217,7 @@ def test_what_is_not_there_is_refused():
         found.cell(2.0, 2, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="60 runs of 2,000 tokens")
 def test_sixty_runs_of_two_thousand_tokens_have_about_3_77_clusters(generator):
     """iid uniform tokens on the circle, SA at β = 9, t = 16, gaps above 0.5/√β: 3.77 ± 0.3, where k_max is 4."""
     start = Particles.uniform(2000, 2, generator, runs=60)

@@ -453,7 +453,7 @@ def test_fine_tuning_clusters_the_last_layers():
     assert max(move.jump for move in after.moves) > 1.3 * max(move.jump for move in before.moves)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="135 million weights")
 @pytest.mark.spec("L8")
 def test_smollm2():
     """Pre-norm and causal: every text's first token is a sink; the middle layers turn tokens by 0.2 to 0.3 rad."""

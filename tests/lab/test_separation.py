@@ -405,7 +405,7 @@ def test_samples_that_make_no_sense(generator):
 # --- real data -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="whole examples, which train models")
 @pytest.mark.spec("L9", "L10", "L11")
 @pytest.mark.parametrize("name", ["lab_training", "lab_use"])
 def test_the_examples_keep_their_promises(name, tmp_path) -> None:

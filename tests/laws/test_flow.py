@@ -116,7 +116,7 @@ def test_fixed_takes_exactly_its_steps_and_ends_exactly_at_the_end(span) -> None
         check_walk(n, span)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="half a minute of counting; the quick one takes a few of these numbers")
 @pytest.mark.spec("M1", "D1")
 @SPANS
 def test_fixed_takes_exactly_its_steps_for_every_number_up_to_ten_thousand(span) -> None:

@@ -116,7 +116,7 @@ def test_other_steps_too(name) -> None:
         check(name, place, [Reversible() if place == "undoable" else ADJOINTS[turn % 4]])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="every model, adjoint and way to step: six minutes; the quick one above takes one way")
 @pytest.mark.spec("D4", "D7", "T7")
 @pytest.mark.parametrize("place", STEPPED)
 @pytest.mark.parametrize("name", MODELS)

@@ -254,7 +254,7 @@ def test_adaptive_steps_read_the_same_functions(name) -> None:
     assert errors[1] < 0.1 * errors[0]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="tight tolerances: thousands of evaluations")
 @pytest.mark.spec("D1", "T7", "M10")
 @pytest.mark.parametrize("name", ["continuous words", "continuous series", "separable networks", "joint networks"])
 def test_adaptive_steps_read_the_same_functions_to_eight_digits(name) -> None:

@@ -76,7 +76,7 @@ def test_recipes_are_found_and_their_settings_reach_the_model() -> None:
         build("fashion", {"folder": "nowhere"})
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a training of its own")
 @pytest.mark.spec("B6", "M11")
 def test_digits_are_learned_at_one_resolution_and_read_at_others() -> None:
     """A short training: well above chance at its own size, and little lost at others and with pixels missing."""

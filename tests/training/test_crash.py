@@ -37,7 +37,7 @@ def test_twenty_two_kills_at_random_moments_change_no_bit() -> None:
     assert said["inside writes"] >= 10
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a hundred restarts; the quick one above has twenty-two")
 @pytest.mark.spec("T9")
 def test_a_hundred_kills_change_no_bit() -> None:
     assert killed(100, seed=1)["identical"]
