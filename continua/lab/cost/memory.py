@@ -17,8 +17,8 @@ def peak_bytes(work: Callable[[], object]) -> int:
     On a CPU read from the log of ``torch.profiler``, so the number is exact and repeats to the byte, where the resident
     size of a process depends on what malloc keeps.
     """
-    gc.collect()
     if torch.cuda.is_available():
+        gc.collect()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         work()
