@@ -118,7 +118,7 @@ FIELDS: dict[str, Callable[[], nn.Module]] = {
 
 def field(name: str) -> Any:
     """A field of this kind with every parameter at work."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     return stirred(FIELDS[name]())
 
 
@@ -216,7 +216,7 @@ class Case:
 
     def model(self) -> Any:
         """The model in float64 with every parameter at work."""
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         return stirred(self.build())
 
 

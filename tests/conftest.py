@@ -15,6 +15,8 @@ if SHAPES:
 
     jaxtyping.install_import_hook("continua", "beartype.beartype")  # before anything imports the package
 
+gc.set_threshold(50_000, 20, 20)  # thousands of small models: by default their garbage is looked for all the time
+
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
@@ -53,7 +55,7 @@ def generator() -> torch.Generator:
 @pytest.fixture(autouse=True)
 def _the_same_numbers_every_time() -> None:
     """Weights that a test does not draw from a generator of its own are the same in every run."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed writes down the stack for each device that is not there
 
 
 @pytest.fixture
