@@ -23,15 +23,19 @@ def terms(coefficients: Sequence[float]) -> Terms:
 
 
 def combine(x: Any, dz: float, coefficients: Terms, slopes: Sequence[Any]) -> Any:
-    """x + dz Σ c_i k_i; without gradients the sum grows in one buffer."""
+    """x + dz Σ c_i k_i; without gradients the sum of tensors grows in one buffer."""
     if isinstance(x, tuple):
         return tuple(combine(part, dz, coefficients, own) for part, *own in zip(x, *slopes, strict=True))
     moved = x
-    fresh = not isinstance(x, Tensor) or is_grad_enabled()
+    if not isinstance(x, Tensor):
+        for i, coefficient in coefficients:
+            moved = moved + dz * coefficient * slopes[i]
+        return moved
+    records = is_grad_enabled()
     for i, coefficient in coefficients:
         k = slopes[i]
-        if fresh or moved is x or moved.dtype is not k.dtype or moved.shape != k.shape:
-            moved = axpy(moved, dz * coefficient, k)
+        if records or moved is x or moved.dtype is not k.dtype or moved.shape != k.shape:
+            moved = add(moved, k, alpha=dz * coefficient)
         else:
             moved.add_(k, alpha=dz * coefficient)
     return moved

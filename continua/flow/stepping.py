@@ -13,7 +13,8 @@ from continua.flow.vectorfield import Flow, Projection, Sum, VectorField, bytes_
 from continua.typing import Args
 
 # depths read at once where memory counts: as many as fit into BYTES, but NODES at least
-NODES, BYTES = 8, 8 * 2**20
+NODES = 8
+BYTES = 8 * 2**20
 
 Kinds = tuple[bool, ...] | None  # of each part whether it is a flow; None for a field that is not made of parts
 
@@ -30,12 +31,15 @@ class StepPlan:
 
     def run(self, x: Any, args: Args, part: range, field: VectorField | None = None) -> tuple[Any, list[Any]]:
         """Take the steps of ``part``; return what is carried and the kept states. The first step begins from x0."""
-        solver, field, kept = self.solver, self.field if field is None else field, []
+        solver = self.solver
+        field = self.field if field is None else field
+        kept = []
         if part.start == 0:
             x = solver.begin(field, self.steps[0][0], x, args)
         for i in part:
             z, dz = self.steps[i]
-            before, x = x, solver.step(field, z, dz, x, args)
+            before = x
+            x = solver.step(field, z, dz, x, args)
             if self.moments[i]:
                 kept += self.interpolate(self.moments[i], i, before, x, args, field)
         return x, kept

@@ -137,11 +137,12 @@ def state_at(pieces: tuple[Piece, ...], z: float) -> Any:
     """X at any depth that the pieces of a path reach."""
     if not pieces:
         raise SolveError("this path was not kept whole", got=f"z={z:g}", remedy="Solve with SaveAt(dense=True).")
-    start, end = pieces[0].z, pieces[-1].z + pieces[-1].dz
+    start = pieces[0].z
+    end = pieces[-1].z + pieces[-1].dz
     slack = 1e-12 * (end - start)  # the last step may end a rounding short
     if not start - slack <= z <= end + slack:
-        got, remedy = f"{z:g}", f"It goes from {start:g} to {end:g}."
-        raise SolveError("the path does not reach this depth", got=got, remedy=remedy)
+        remedy = f"It goes from {start:g} to {end:g}."
+        raise SolveError("the path does not reach this depth", got=f"{z:g}", remedy=remedy)
     place = sum(1 for one in pieces if one.z <= z)
     piece = pieces[max(place - 1, 0)]
     return piece.at((z - piece.z) / piece.dz)

@@ -48,11 +48,11 @@ class _Backsolved(SolveState):
 
     end: Any = None
 
-    def out(self, x0: Any, args: Args) -> list[Any]:
+    def forward(self, x0: Any, args: Args) -> list[Any]:
         self.end, kept = self.plan.run_in_blocks(x0, args, self.plan.everything)
         return kept
 
-    def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
+    def backward(self, x0: Any, args: Args, grad_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
         leaves = [(i, leaf) for i, leaf in enumerate(tensors(args)) if leaf.requires_grad]
         a: Any = mapped(self.end, torch.zeros_like)
         together = (self.end, a, tuple(torch.zeros_like(leaf) for _, leaf in leaves))
@@ -68,12 +68,12 @@ class _Backsolved(SolveState):
             by_args = tuple(-found[id(leaf)] if id(leaf) in found else torch.zeros_like(leaf) for _, leaf in leaves)
             return mapped(slope, torch.Tensor.detach), scaled(-1.0, to_x), by_args
 
-        end = len(to_kept)
+        end = len(grad_kept)
         for i in reversed(range(len(self.plan.steps))):
             for _ in self.plan.moments[i]:
                 end -= 1
-                if to_kept[end] is not None:
-                    together = (together[0], axpy(together[1], 1.0, to_kept[end]), together[2])
+                if grad_kept[end] is not None:
+                    together = (together[0], axpy(together[1], 1.0, grad_kept[end]), together[2])
             z, dz = self.plan.steps[i]
             together = self.plan.solver.step(backwards, z + dz, -dz, together, args)
             together = (together[0], self._clipped(together[1]), together[2])

@@ -1,4 +1,4 @@
-"""A walk that can be pulled back, and the solve as one operation of autograd: the stuff of memory-saving adjoints."""
+"""Steps that are pulled back by hand, and the solve as one operation of autograd: what memory-saving adjoints share."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -27,20 +27,21 @@ class Chunk(NamedTuple):
 
 @dataclass
 class Pullback:
-    """A walk that can be pulled back. Adjoints differ in what they keep between ``out`` and ``back``."""
+    """Records steps, and turns gradients by what they gave into gradients by x0 and by the leaves of args."""
 
     plan: StepPlan
     keep: bool  # what lean fields need of each evaluation, or the slopes alone
     args: Args = None
-    sink: dict[int, Tensor] = field(default_factory=dict)  # gradients by the place of a leaf in args
+    gradients: dict[int, Tensor] = field(default_factory=dict)  # gradients by the place of a leaf in args
     made: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # leaves that stand for weights that were read
     block: range | None = None  # whose weights are read now
     weights: Args = None
     gathered: Tape = field(default_factory=Tape)  # what these weights have got so far
 
     def record(self, x: Any, args: Args, part: range) -> tuple[Any, list[Any], list[Chunk]]:
-        """Walk, keeping what ``pull`` needs."""
-        kept, chunks = [], []
+        """Step, keeping what ``pull`` needs."""
+        kept = []
+        chunks = []
         for block in self.plan.blocks_of(part):
             read = self.plan.weights(args, block)
             for start in range(block.start, block.stop, CHUNK):
@@ -51,25 +52,28 @@ class Pullback:
                 kept += more
         return x, kept, chunks
 
-    def pull(self, chunk: Chunk, to_carried: Any, to_kept: list[Any]) -> Any:
-        """From gradients by what a chunk gave to gradients by where it began; those by arguments go to the sink."""
+    def pull(self, chunk: Chunk, grad_carried: Any, grad_kept: list[Any]) -> Any:
+        """From gradients by what a chunk gave to gradients by where it began; those by args are added up."""
         if chunk.block != self.block:
             self.finish_block()
-            self.block, self.weights = chunk.block, self.read(chunk.block)
-        return self.replay(chunk, chunk.tape.replay(self.gathered), self.weights, to_carried, to_kept)
+            self.block = chunk.block
+            self.weights = self.read(chunk.block)
+        return self.replay(chunk, chunk.tape.replay(self.gathered), self.weights, grad_carried, grad_kept)
 
     def finish_block(self) -> None:
         """Backpropagate ∂L/∂(block weights) into args, one autograd call for all chunks of the block."""
         if self.block is not None:
-            self.collect(self.gathered)
-        self.block, self.weights, self.gathered = None, None, Tape()
+            self.backpropagate(self.gathered)
+        self.block = None
+        self.weights = None
+        self.gathered = Tape()
 
     def read(self, part: range) -> Args:
         """The weights of a block, cut from what they were made of: no evaluation's gradient runs on into the making."""
         with torch.enable_grad():
-            return self.cut(self.plan.weights(self.args, part))
+            return self.detached(self.plan.weights(self.args, part))
 
-    def cut(self, read: Args) -> Args:
+    def detached(self, read: Args) -> Args:
         """The same weights as the start of new graphs."""
         self.made = {}
         return mapped(read, self._cut)
@@ -81,12 +85,12 @@ class Pullback:
         self.made[id(leaf)] = (leaf, weight)
         return leaf
 
-    def replay(self, chunk: Chunk, tape: Tape, read: Args, to_carried: Any, to_kept: list[Any]) -> Any:
-        """Walk a chunk with its slopes in their places and go back through it; the tape gathers what weights get."""
+    def replay(self, chunk: Chunk, tape: Tape, read: Args, grad_carried: Any, grad_kept: list[Any]) -> Any:
+        """Take the steps of a chunk with the recorded slopes and go back through them; the tape gathers ∂L/∂weights."""
         with torch.enable_grad():
             start = mapped(chunk.start, lambda t: t.detach().requires_grad_())
             carried, kept = self.plan.run(start, read, chunk.part, tape.through(self.plan.field))
-            outputs, gradients = _paired((carried, kept), (to_carried, to_kept))
+            outputs, gradients = _paired(carried, grad_carried, kept, grad_kept)
             if not outputs:
                 return mapped(chunk.start, torch.zeros_like)
             # evaluations pull their weights back by themselves; a cost paid for chords uses weights in the open
@@ -98,7 +102,7 @@ class Pullback:
         zero = (torch.zeros_like(t) if g is None else g for t, g in zip(given, found, strict=False))
         return with_tensors(chunk.start, list(zero))
 
-    def collect(self, tape: Tape) -> None:
+    def backpropagate(self, tape: Tape) -> None:
         """Backpropagate ∂L/∂(block weights) into args, one autograd call."""
         given = tensors(self.args)
         places = {id(leaf): i for i, leaf in enumerate(given)}
@@ -118,66 +122,72 @@ class Pullback:
 
     def add(self, place: int, gradient: Tensor) -> None:
         """Add up what several chunks give the same argument."""
-        known = self.sink.get(place)
-        self.sink[place] = gradient if known is None else known.add_(gradient)
+        known = self.gradients.get(place)
+        self.gradients[place] = gradient if known is None else known.add_(gradient)
 
 
-def _paired(outputs: Any, gradients: Any) -> tuple[list[Tensor], list[Tensor]]:
+def _paired(
+    carried: Any, grad_carried: Any, kept: list[Any], grad_kept: list[Any]
+) -> tuple[list[Tensor], list[Tensor]]:
     """Outputs that have a gradient, with it."""
-    (carried, kept), (to_carried, to_kept) = outputs, gradients
-    pairs = list(zip(tensors(carried), tensors(to_carried), strict=True)) if to_carried is not None else []
-    for state, to_state in zip(kept, to_kept, strict=True):
-        if to_state is not None:
-            pairs += zip(tensors(state), tensors(to_state), strict=True)
+    pairs = list(zip(tensors(carried), tensors(grad_carried), strict=True)) if grad_carried is not None else []
+    for state, grad_state in zip(kept, grad_kept, strict=True):
+        if grad_state is not None:
+            pairs += zip(tensors(state), tensors(grad_state), strict=True)
     pairs = [(x, g) for x, g in pairs if x.requires_grad]
     return [x for x, _ in pairs], [g for _, g in pairs]
 
 
-def counts(plan: StepPlan, part: range) -> int:
+def count_kept(plan: StepPlan, part: range) -> int:
     """How many states the steps of ``part`` keep."""
     return sum(len(plan.moments[i]) for i in part)
 
 
-def pull_back_chunks(pullback: Pullback, chunks: list[Chunk], to_carried: Any, to_kept: list[Any]) -> Any:
+def pull_back_chunks(pullback: Pullback, chunks: list[Chunk], grad_carried: Any, grad_kept: list[Any]) -> Any:
     """Pull back chunk after chunk, the last one first."""
-    end = len(to_kept)
+    end = len(grad_kept)
     for chunk in reversed(chunks):
-        start = end - counts(pullback.plan, chunk.part)
-        to_carried = pullback.pull(chunk, to_carried, to_kept[start:end])
+        start = end - count_kept(pullback.plan, chunk.part)
+        grad_carried = pullback.pull(chunk, grad_carried, grad_kept[start:end])
         end = start
     pullback.finish_block()
-    return to_carried
+    return grad_carried
 
 
 class SolveFunction(torch.autograd.Function):
     """The whole solve as one operation, whose backward the adjoint writes."""
 
     @staticmethod
-    def forward(ctx: Any, work: Any, count: int, *leaves: Tensor) -> Any:
-        """Walk out."""
-        ctx.work, ctx.count = work, count
+    def forward(ctx: Any, state: "SolveState", count: int, *leaves: Tensor) -> Any:
+        """Solve without gradients; the first ``count`` leaves are those of x0, the others those of args."""
+        ctx.state = state
+        ctx.count = count
         ctx.set_materialize_grads(False)
-        kept = work.out(with_tensors(work.x0, leaves[:count]), with_tensors(work.args, leaves[count:]))
-        work.x0, work.args, work.shape = _shell(work.x0), _shell(work.args), [_shell(x) for x in kept]
+        kept = state.forward(with_tensors(state.x0, leaves[:count]), with_tensors(state.args, leaves[count:]))
+        state.x0 = _shell(state.x0)
+        state.args = _shell(state.args)
+        state.shape = [_shell(x) for x in kept]
         ctx.save_for_backward(*leaves)
         inputs = {id(leaf) for leaf in leaves}
         return tuple(t.clone() if id(t) in inputs else t for t in tensors(kept))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        """Walk back."""
-        work, leaves = ctx.work, ctx.saved_tensors
+        """∂L/∂x0 and ∂L/∂args, from the gradients by the kept states."""
+        state: SolveState = ctx.state
+        leaves = ctx.saved_tensors
         if torch.is_grad_enabled():
-            raise SolveError(ONCE, got=f"a second derivative through {work.name}", remedy=ONCE_REMEDY)
-        x0 = with_tensors(work.x0, leaves[: ctx.count])
-        args = with_tensors(work.args, [_leaf(leaf) for leaf in leaves[ctx.count :]])
-        rest, to_kept = iter(gradients), []
-        for state in work.shape:
-            given = [next(rest) for _ in tensors(state)]
-            to_kept.append(None if all(g is None for g in given) else _filled(state, given))
-        with work.precision():
-            to_x0, by_args = work.back(x0, args, to_kept)
-        return (None, None, *tensors(to_x0), *(by_args.get(i) for i in range(len(leaves) - ctx.count)))
+            raise SolveError(ONCE, got=f"a second derivative through {state.name}", remedy=ONCE_REMEDY)
+        x0 = with_tensors(state.x0, leaves[: ctx.count])
+        args = with_tensors(state.args, [_leaf(leaf) for leaf in leaves[ctx.count :]])
+        rest = iter(gradients)
+        grad_kept = []
+        for shape in state.shape:
+            given = [next(rest) for _ in tensors(shape)]
+            grad_kept.append(None if all(g is None for g in given) else _filled(shape, given))
+        with state.precision():
+            grad_x0, by_args = state.backward(x0, args, grad_kept)
+        return (None, None, *tensors(grad_x0), *(by_args.get(i) for i in range(len(leaves) - ctx.count)))
 
 
 def _shell(tree: Any) -> Any:
@@ -203,7 +213,7 @@ def _filled(state: Any, given: list[Tensor | None]) -> Any:
 
 @dataclass
 class SolveState:
-    """What one solve leaves for its backward. Subclasses say what ``out`` keeps and how ``back`` uses it."""
+    """What one solve leaves for its backward: subclasses say what ``forward`` keeps and how ``backward`` uses it."""
 
     adjoint: Any
     plan: StepPlan
@@ -223,28 +233,28 @@ class SolveState:
         return type(self.adjoint).__name__
 
     def precision(self) -> Any:
-        """The autocast of the way out, for the way back."""
+        """The autocast of the forward pass, for the backward pass."""
         kind, dtype, on = self.casts[0]
         return torch.autocast(kind, dtype=dtype, enabled=on)
 
-    def out(self, x0: Any, args: Args) -> list[Any]:
-        """Walk without gradients and return the kept states."""
+    def forward(self, x0: Any, args: Args) -> list[Any]:
+        """Solve without gradients and return the kept states."""
         raise NotImplementedError
 
-    def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
-        """Return gradients by x0, and by the leaves of args by their place."""
+    def backward(self, x0: Any, args: Args, grad_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
+        """Return ∂L/∂x0, and ∂L/∂args by the place of each leaf."""
         raise NotImplementedError
 
     def run(self) -> list[Any]:
-        """Apply the operation."""
+        """Return the kept states, as outputs of one operation of autograd."""
         if torch.compiler.is_dynamo_compiling():
             from continua.flow.uncompiled import backward
 
             states: list[Any] = backward(self._run)
             return states
         if torch.compiler.is_compiling():
-            got, remedy = self.name, "Use Direct() in exported code."
-            raise SolveError("a backward pass written by hand is in no graph", got=got, remedy=remedy)
+            remedy = "Use Direct() in exported code."
+            raise SolveError("a backward pass written by hand is in no graph", got=self.name, remedy=remedy)
         return self._run()
 
     def _run(self) -> list[Any]:
@@ -253,5 +263,5 @@ class SolveState:
         return [mapped(state, lambda _: next(out)) for state in self.shape]
 
     def pullback(self, args: Args = None, keep: bool = False, clip: float | None = None) -> Pullback:
-        """A pullback along the plan."""
+        """The steps of the plan, to be pulled back."""
         return Pullback(clipped(self.plan, clip), keep, args)

@@ -8,7 +8,7 @@ import torch
 
 from continua.config import register
 from continua.errors import SolveError
-from continua.flow.adjoints.pullback import Chunk, Pullback, SolveState, counts, pull_back_chunks
+from continua.flow.adjoints.pullback import Chunk, Pullback, SolveState, count_kept, pull_back_chunks
 from continua.flow.adjoints.tape import Noise, noise_now, replayed
 from continua.flow.stepping import StepPlan
 from continua.flow.vectorfield import is_quiet
@@ -16,7 +16,8 @@ from continua.typing import Args, Tensor
 
 # recursive checkpoints: steps that are recorded at once, and pieces into which a longer segment is cut. A recorded step
 # weighs tens of states, so a few more of these cost little memory and spare walks.
-LEAF, PIECES = 4, 16
+LEAF = 4
+PIECES = 16
 
 
 @dataclass
@@ -25,13 +26,13 @@ class _Taped(SolveState):
 
     chunks: list[Chunk] = field(default_factory=list)
 
-    def out(self, x0: Any, args: Args) -> list[Any]:
+    def forward(self, x0: Any, args: Args) -> list[Any]:
         _, kept, self.chunks = self.pullback(keep=self.adjoint.gemms).record(x0, args, self.plan.everything)
         return kept
 
-    def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
+    def backward(self, x0: Any, args: Args, grad_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
         pullback = self.pullback(args, self.adjoint.gemms, self.adjoint.clip)
-        return pull_back_chunks(pullback, self.chunks, None, to_kept), pullback.sink
+        return pull_back_chunks(pullback, self.chunks, None, grad_kept), pullback.gradients
 
 
 @register
@@ -82,46 +83,47 @@ class _Checkpointed(SolveState):
 
     starts: list[_Start] = field(default_factory=list)
 
-    def out(self, x0: Any, args: Args) -> list[Any]:
+    def forward(self, x0: Any, args: Args) -> list[Any]:
         _, kept = self._walk(x0, args, self.adjoint.segments(self.plan), self.starts)
         return kept
 
     def _walk(self, x: Any, args: Args, parts: list[range], starts: list[_Start]) -> tuple[Any, list[Any]]:
         """Take some steps, noting where each part starts."""
-        kept, quiet = [], is_quiet(self.plan.field)
+        kept = []
+        quiet = is_quiet(self.plan.field)
         for part in parts:
             starts.append(_Start(part, x, None if quiet else noise_now()))
             x, more = self.plan.run_in_blocks(x, args, part)
             kept += more
         return x, kept
 
-    def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
+    def backward(self, x0: Any, args: Args, grad_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
         pullback = self.pullback(args, self.adjoint.gemms, self.adjoint.clip)
-        return self._back(pullback, [*self.starts], None, to_kept), pullback.sink
+        return self._back(pullback, [*self.starts], None, grad_kept), pullback.gradients
 
-    def _back(self, pullback: Pullback, starts: list[_Start], to_carried: Any, to_kept: list[Any]) -> Any:
+    def _back(self, pullback: Pullback, starts: list[_Start], grad_carried: Any, grad_kept: list[Any]) -> Any:
         """Part after part, the last one first; a state is let go with its part."""
-        end = len(to_kept)
+        end = len(grad_kept)
         while starts:
             part, x, noise = starts.pop()
-            start = end - counts(self.plan, part)
+            start = end - count_kept(self.plan, part)
             with replayed(noise):
-                to_carried = self._segment(pullback, part, x, to_carried, to_kept[start:end])
+                grad_carried = self._segment(pullback, part, x, grad_carried, grad_kept[start:end])
             end = start
-        return to_carried
+        return grad_carried
 
-    def _segment(self, pullback: Pullback, part: range, x: Any, to_carried: Any, to_kept: list[Any]) -> Any:
+    def _segment(self, pullback: Pullback, part: range, x: Any, grad_carried: Any, grad_kept: list[Any]) -> Any:
         """Record and pull, or cut once more: walk to the start of the last piece, noting the others on the way."""
         if not self.adjoint.recursive or len(part) <= LEAF:
             with torch.no_grad():
                 _, _, chunks = pullback.record(x, pullback.args, part)
-            return pull_back_chunks(pullback, chunks, to_carried, to_kept)
+            return pull_back_chunks(pullback, chunks, grad_carried, grad_kept)
         *most, last = _cut(part)
         starts: list[_Start] = []
         with torch.no_grad():
             x, _ = self._walk(x, pullback.args, most, starts)
         starts.append(_Start(last, x, None))  # its random numbers are those that come next
-        return self._back(pullback, starts, to_carried, to_kept)
+        return self._back(pullback, starts, grad_carried, grad_kept)
 
 
 def _cut(part: range) -> list[range]:
@@ -168,12 +170,14 @@ class Checkpoint:
         return _Checkpointed(self, plan, x0, args).run()
 
 
-def redo(adjoint: Checkpoint, plan: StepPlan, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
+def redo(
+    adjoint: Checkpoint, plan: StepPlan, x0: Any, args: Args, grad_kept: list[Any]
+) -> tuple[Any, dict[int, Tensor]]:
     """Walk out once more from the start with checkpoints, and back."""
-    work = _Checkpointed(adjoint, plan, x0, args)
+    state = _Checkpointed(adjoint, plan, x0, args)
     with torch.no_grad():
-        work.out(x0, args)
-    return work.back(x0, args, to_kept)
+        state.forward(x0, args)
+    return state.backward(x0, args, grad_kept)
 
 
 @register

@@ -7,7 +7,7 @@ import torch
 
 from continua.config import register
 from continua.errors import SolveError, SolveFailed
-from continua.flow.adjoints.pullback import Chunk, Pullback, SolveState, counts
+from continua.flow.adjoints.pullback import Chunk, Pullback, SolveState, count_kept
 from continua.flow.adjoints.recompute import Checkpoint, redo
 from continua.flow.adjoints.tape import Entry, Tape
 from continua.flow.cost import plain
@@ -48,42 +48,45 @@ class _Reversed(SolveState):
 
     end: Any = None
 
-    def out(self, x0: Any, args: Args) -> list[Any]:
+    def forward(self, x0: Any, args: Args) -> list[Any]:
         self.end, kept = self.plan.run_in_blocks(x0, args, self.plan.everything)
         return kept
 
-    def back(self, x0: Any, args: Args, to_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
+    def backward(self, x0: Any, args: Args, grad_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
         pullback = self.pullback(args, True, self.adjoint.clip)
-        reached, to_x0 = self._undo(pullback, x0, to_kept)
+        reached, grad_x0 = self._undo(pullback, x0, grad_kept)
         drift, limit = _distance(reached, x0), self.adjoint.drift
         if limit is None:
             limit = max(16.0, 5.7 * len(self.plan.steps) ** 0.5) * torch.finfo(tensors(x0)[0].dtype).eps
         self.plan.notes["drift"] = drift
         if drift <= limit:
-            return to_x0, pullback.sink
+            return grad_x0, pullback.gradients
         if not self.adjoint.fallback:
             remedy = "Allow the fallback, take smaller steps, or use Checkpoint(n)."
             got = f"a start that is off by {drift:.1e} (allowed: {limit:.1e})"
             raise SolveFailed("the steps could not be undone", got=got, remedy=remedy, z=self.plan.steps[0][0])
         self.plan.notes["path"] = "checkpoints, since undoing the steps drifted"
         again = Checkpoint(max(1, round(len(self.plan.steps) ** 0.5)), clip=self.adjoint.clip)
-        return redo(again, self.plan, x0, args, to_kept)
+        return redo(again, self.plan, x0, args, grad_kept)
 
-    def _undo(self, pullback: Pullback, x0: Any, to_kept: list[Any]) -> tuple[Any, Any]:
+    def _undo(self, pullback: Pullback, x0: Any, grad_kept: list[Any]) -> tuple[Any, Any]:
         """Step by step backwards: undo with a tape, then pull the step back with what the tape saw."""
-        carried, to_carried, end, waiting = self.end, None, len(to_kept), None
+        carried = self.end
+        grad_carried = None
+        end = len(grad_kept)
+        waiting = None
         for block in reversed(self.plan.blocks_of(self.plan.everything)):
             with torch.enable_grad():
-                read = pullback.cut(self._read(pullback.args, block))
+                read = pullback.detached(self._read(pullback.args, block))
             gathered = Tape(keep=True)
             for i in reversed(block):
-                start = end - counts(self.plan, range(i, i + 1))
+                start = end - count_kept(self.plan, range(i, i + 1))
                 chunk, carried, waiting = self._chunk(i, carried, read, waiting, x0)
                 tape = chunk.tape.replay(gathered)
-                to_carried = pullback.replay(chunk, tape, read, to_carried, to_kept[start:end])
+                grad_carried = pullback.replay(chunk, tape, read, grad_carried, grad_kept[start:end])
                 end = start
-            pullback.collect(gathered)
-        return self.plan.solver.show(carried), to_carried
+            pullback.backpropagate(gathered)
+        return self.plan.solver.show(carried), grad_carried
 
     def _read(self, args: Args, block: range) -> Args:
         """The weights at the depths where the steps of a block, and undoing them, ask."""

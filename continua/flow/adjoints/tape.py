@@ -127,7 +127,8 @@ def value_of(f: Any, z: float, x: Any, args: Args, keep: bool) -> tuple[Any, Any
         velocity, kept = value_of(f.base, z, x[0], args, keep)
         return (velocity, f.cost(z, x[0], velocity, args)), (velocity, kept)
     if isinstance(f, Sum):
-        total, all_kept = None, []
+        total = None
+        all_kept = []
         for part, own in zip(f.parts, args, strict=True):
             if isinstance(part, Projection):
                 continue
@@ -148,7 +149,8 @@ def pull_back(f: Any, z: float, x: Any, entry: Entry, args: Args, g: Any) -> tup
     if isinstance(f, Costed):
         return _pull_cost(f, z, x, entry, args, g)
     if isinstance(f, Sum):
-        total, kept = None, iter(entry.kept or ())
+        total = None
+        kept = iter(entry.kept or ())
         gradients: list[tuple[Tensor, Tensor]] = []
         for part, own in zip(f.parts, args, strict=True):
             if isinstance(part, Projection):

@@ -20,7 +20,9 @@ from continua.flow.vectorfield import VectorField, is_read, kinds_of, read_at
 from continua.tree import tensors
 from continua.typing import Args, Tensor
 
-SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0
+SAFETY = 0.9
+SHRINK = 0.2
+GROW = 10.0
 RETRIES = 5  # an overshoot may leave the field's domain: so often a tenfold smaller step is tried to pass one depth
 
 
@@ -70,16 +72,20 @@ class _Search:
     """One search: where it is, what it has seen."""
 
     def __init__(self, control: Adaptive, problem: Problem) -> None:
-        self.control, self.problem, self.field = control, problem, problem.field
+        self.control = control
+        self.problem = problem
+        self.field = problem.field
         self.solver: Any = _estimated(problem.solver)
         self.embedded = has_estimate(self.solver)
         self.power = self.solver.order + (0 if self.embedded else 1)
-        self.z, self.x = problem.span[0], problem.x0
+        self.z = problem.span[0]
+        self.x = problem.x0
         self.first: Any = None  # f(z, x) if known
         self.steps: list[tuple[float, float]] = []
         self.kept: list[Any] = [problem.x0] if problem.save.every or problem.save.points[:1] == (self.z,) else []
         self.pieces: list[Piece] = []
-        self.evaluations, self.rejected = 0, 0
+        self.evaluations = 0
+        self.rejected = 0
         self.dz = 0.0
         self.past = (1.0, 1.0)  # the two error ratios before
         self.whole = bool(problem.save.dense)
@@ -87,7 +93,9 @@ class _Search:
     def run(self) -> StepsFound:
         """From one end to the other, or until it cannot go on."""
         failure = self._start()
-        end, retries, barrier = self.problem.span[1], 0, math.inf
+        end = self.problem.span[1]
+        retries = 0
+        barrier = math.inf
         while failure is None and self.z < end:
             failure = self._stuck()
             if failure is not None:
@@ -97,7 +105,9 @@ class _Search:
             tried = self._attempt(dz)
             ratio = self.norm(tried.error, self.x, tried.x)
             if not math.isfinite(ratio):
-                retries, self.dz, self.rejected = retries + 1, dz / 10, self.rejected + 1
+                retries += 1
+                self.rejected += 1
+                self.dz = dz / 10
                 barrier = min(barrier, self.z + dz)
                 if retries > RETRIES:
                     failure = not_finite(barrier, culprit(tried.error))
@@ -110,7 +120,8 @@ class _Search:
             self._accept(dz, tried, end if last else self.z + dz, ratio)
             self.dz = dz * factor
             if self.z >= barrier:  # it was an overshoot: the path itself goes on beyond
-                retries, barrier = 0, math.inf
+                retries = 0
+                barrier = math.inf
         return self._result(failure)
 
     def _start(self) -> SolveFailed | None:
@@ -153,10 +164,12 @@ class _Search:
 
     def norm(self, error: Any, x: Any, after: Any) -> float:
         """‖error / (atol + rtol max(|x|, |after|))‖, over what is observed."""
-        control, sums, counts = self.control, [], []
+        control = self.control
         if self.problem.observed is None and not control.per_sample and isinstance(x, Tensor):  # the same, in one pass
             scale = torch.maximum(x.abs(), after.abs()).mul_(control.rtol).add_(control.atol)
             return float(torch.linalg.vector_norm(error / scale)) / math.sqrt(max(x.numel(), 1))
+        sums = []
+        counts = []
         for e, a, b in zip(tensors(error), tensors(x), tensors(after), strict=True):
             scale = torch.maximum(a.abs(), b.abs()).mul_(control.rtol).add_(control.atol)
             square = (e.abs() / scale).square_()
@@ -189,7 +202,9 @@ class _Search:
                 self.kept.append(tried.x if point == after else piece.at((point - self.z) / dz))
         if self.whole:
             self.pieces.append(piece)
-        self.z, self.x, self.first = after, tried.x, tried.last
+        self.z = after
+        self.x = tried.x
+        self.first = tried.last
         self.past = (max(ratio, 1e-10), self.past[0])
 
     def _piece(self, dz: float, tried: Attempt) -> Piece:

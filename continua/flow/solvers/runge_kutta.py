@@ -23,12 +23,12 @@ class Tableau:
     b: tuple[float, ...]
     error: tuple[float, ...] | None = None
     middle: tuple[float, ...] | None = None
-    stages: tuple[tuple[float, Terms], ...] = field(init=False, repr=False, compare=False)  # c and a without zeros
-    sum: Terms = field(init=False, repr=False, compare=False)  # b without zeros
+    later: tuple[tuple[float, Terms], ...] = field(init=False, repr=False, compare=False)  # the stages behind the first
+    sum: Terms = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         stages = tuple((c, terms(row)) for c, row in zip(self.c, self.a, strict=True))
-        object.__setattr__(self, "stages", stages)
+        object.__setattr__(self, "later", stages[1:])
         object.__setattr__(self, "sum", terms(self.b))
 
 
@@ -47,16 +47,17 @@ class RungeKutta(OneStep):
 
     def step(self, field: VectorField, z: float, dz: float, x: Any, args: Args) -> Any:
         """Return x + dz Σ b_i k_i, projected if the field has projections."""
-        slopes: list[Any] = []
-        for c, row in self.tableau.stages:
+        table = self.tableau
+        slopes = [field(z, x, args)]
+        for c, row in table.later:
             slopes.append(field(z + c * dz, combine(x, dz, row, slopes), args))
-        return project(field, z + dz, combine(x, dz, self.tableau.sum, slopes), args)
+        return project(field, z + dz, combine(x, dz, table.sum, slopes), args)
 
     def attempt(self, field: VectorField, z: float, dz: float, x: Any, args: Args, first: Any = None) -> Attempt:
         """Take the step and estimate its error; ``first`` is f(z, x) if it is known already."""
         table = self.tableau
-        slopes: list[Any] = [] if first is None else [first]
-        for c, row in table.stages[len(slopes) :]:
+        slopes = [field(z, x, args) if first is None else first]
+        for c, row in table.later:
             slopes.append(field(z + c * dz, combine(x, dz, row, slopes), args))
         moved = combine(x, dz, table.sum, slopes)
         last = field(z + dz, moved, args)
