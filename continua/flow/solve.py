@@ -94,7 +94,8 @@ def _solved(
 
 
 def _checked(x0: Any, span: tuple[float, float]) -> tuple[float, float]:
-    start, end = float(span[0]), float(span[1])
+    start = float(span[0])
+    end = float(span[1])
     if not -math.inf < start < end < math.inf:
         raise SolveError(
             "the span must go forward", got=(start, end), remedy="Write span=(start, end) with end > start."

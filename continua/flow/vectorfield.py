@@ -57,7 +57,7 @@ class Reading:
     bytes: int = 0
 
     def __call__(self, depths: Sequence[float], args: Args) -> Args:
-        """Make them."""
+        """The weights of these depths."""
         return self.make(depths, args)
 
 

@@ -173,7 +173,7 @@ class Checkpoint:
 def redo(
     adjoint: Checkpoint, plan: StepPlan, x0: Any, args: Args, grad_kept: list[Any]
 ) -> tuple[Any, dict[int, Tensor]]:
-    """Walk out once more from the start with checkpoints, and back."""
+    """The gradients once more, with checkpoints and a forward pass of their own."""
     state = _Checkpointed(adjoint, plan, x0, args)
     with torch.no_grad():
         state.forward(x0, args)

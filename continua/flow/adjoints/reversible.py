@@ -55,7 +55,8 @@ class _Reversed(SolveState):
     def backward(self, x0: Any, args: Args, grad_kept: list[Any]) -> tuple[Any, dict[int, Tensor]]:
         pullback = self.pullback(args, True, self.adjoint.clip)
         reached, grad_x0 = self._undo(pullback, x0, grad_kept)
-        drift, limit = _distance(reached, x0), self.adjoint.drift
+        drift = _distance(reached, x0)
+        limit = self.adjoint.drift
         if limit is None:
             limit = max(16.0, 5.7 * len(self.plan.steps) ** 0.5) * torch.finfo(tensors(x0)[0].dtype).eps
         self.plan.notes["drift"] = drift
@@ -96,7 +97,8 @@ class _Reversed(SolveState):
 
         def undo(field: VectorField, args: Args) -> None:
             for i in block:
-                z, dz = self._before(i), self.plan.steps[i][1]
+                z = self._before(i)
+                dz = self.plan.steps[i][1]
                 solver.undo(field, z, dz, solver.begin(field, z + dz, 0.0, args), args)
 
         also = rehearsed(kinds_of(self.plan.field), undo)
@@ -124,7 +126,8 @@ class _Reversed(SolveState):
         before = solver.undo(tape.through(self.plan.field), self._before(i), dz, after, read)
         seen = solver.forward_order(tape.entries)
         own, waiting = (waiting or [], seen) if lags else (seen, None)
-        part, start = range(i, i + 1), x0 if i == 0 else before
+        part = range(i, i + 1)
+        start = x0 if i == 0 else before
         if any(theta < 1 for theta in self.plan.moments[i]):  # interpolation evaluates more than the step
             tape = Tape(keep=True)
             self.plan.run(start, read, part, tape.through(self.plan.field))

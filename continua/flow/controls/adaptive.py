@@ -137,7 +137,8 @@ class _Search:
         if self.control.first is not None:
             self.dz = self.control.first
             return None
-        size, speed = self.norm(self.x, self.x, self.x), self.norm(self.first, self.x, self.x)
+        size = self.norm(self.x, self.x, self.x)
+        speed = self.norm(self.first, self.x, self.x)
         small = min(1e-6 if min(size, speed) < 1e-5 else 0.01 * size / speed, span)
         ahead = self._slope(self.z + small, axpy(self.x, small, self.first))
         bend = self.norm(axpy(ahead, -1.0, self.first), self.x, self.x) / small
