@@ -23,6 +23,7 @@ ROOMS = [
 ]  # fmt: skip
 COMMON = {"typing", "errors", "config", "tree", "compiling"}  # open to every room, and they import no room themselves
 SEAM = "continua.flow.vectorfield"  # all that operators may know of flow: they know nothing of solvers
+UNPROBED = {"flow"}  # rooms whose objects declare what they can do; a room that got there joins
 FRONT = {"recipes", "cli", "studio"}  # may use the public names, like any user
 TOP_FILES = {"__init__", "__main__", *COMMON}
 
@@ -226,6 +227,8 @@ def _bad_habit(module: Module, node: ast.AST) -> str | None:
         return "torch.save writes a pickle. Use safetensors.torch.save_file."
     if called in {"np.load", "numpy.load"} and given.get("allow_pickle", False) is not False:
         return "numpy.load with pickles may run code from the file. Leave allow_pickle out."
+    if module.room in UNPROBED and called in {"getattr", "hasattr"}:
+        return f"{called} probes for a capability. Declare it: a protocol, a base class, or a field with a default."
     return None
 
 
@@ -348,6 +351,8 @@ BAD = [
     (check_habits, "axes/grid.py", "import torch\ntorch.load('x')", ":2: torch.load"),
     (check_habits, "axes/grid.py", "import torch\ntorch.save(x, 'x')", ":2: torch.save"),
     (check_habits, "axes/grid.py", "np.load('x', allow_pickle=True)", ":1: numpy.load"),
+    (check_habits, "flow/solve.py", "x = getattr(solver, 'lag', False)", ":1: getattr probes"),
+    (check_habits, "flow/solvers/sphere.py", "x = 1\nx = hasattr(solver, 'tableau')", ":2: hasattr probes"),
     (check_kinds, "axes/grid.py", "@register\nclass Line: ...", ":2: MODULES in config.py has no module for"),
     (check_kinds, "config.py", "\nMODULES = {'axes.grid': 'Line'}", ":2: continua.axes.grid registers no Line"),
     (check_paths, "axes/grid.py", "x = 1\npath = '/ho" + "me/ada/model'", ":2: machine path"),
@@ -366,6 +371,7 @@ GOOD = [
     (check_functions, "axes/grid.py", f"class A:\n    def f(self, {NARROW}): ..."),
     (check_functions, "axes/grid.py", f"def f({NARROW}, *, {WIDE.replace('p', 'q')}): ..."),
     (check_habits, "cli/main.py", "print('hello')"),
+    (check_habits, "flow/solve.py", "x = solver.lag\ny = isinstance(solver, Wrapper)"),
     (check_habits, "axes/grid.py", "import torch\ntorch.load('x', weights_only=True)\nself.print()\n'print(x)'"),
     (check_habits, "axes/grid.py", "from __future__ import annotations\nimport torch"),
     (check_paths, "axes/grid.py", "#!/usr/bin/env python\nx = 'https://example.org/home/a'\ny = './home/a'"),
