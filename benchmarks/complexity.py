@@ -27,7 +27,7 @@ from torch import nn
 import continua as ct
 from continua.fields import counted
 from continua.lab import predict
-from continua.models import Given
+from continua.models import States
 from continua.models.build import discrete_axes
 from continua.operators import Parts
 
@@ -43,7 +43,7 @@ ATTENTION, RNN = "attention", "RNN"
 
 def attention() -> ct.Transformer:
     axes, native = discrete_axes(WIDTH, HEADS, WIDTH, 1)
-    return ct.Transformer(axes, native, Given(), Parts((ct.Attention(counted(axes, 1)),)))
+    return ct.Transformer(axes, native, States(), Parts((ct.Attention(counted(axes, 1)),)))
 
 
 def steps() -> dict[str, Callable[[int], Callable[[], object]]]:

@@ -38,10 +38,9 @@ from continua.axes import Interval
 from continua.fields import Legendre, counted
 from continua.flow import RK4, Adaptive, Direct, Dopri5, Fixed, Lean, Recompute, Reversible, ReversibleSolver, solve
 from continua.flow.vectorfield import read_at
-from continua.models import Given
-from continua.models.batch import Batch, place
+from continua.models import States
 from continua.models.build import discrete_axes, pre_norm
-from continua.operators import Attention, Causal, LayerNorm, Pointwise
+from continua.operators import Attention, Causal, Context, LayerNorm, Pointwise
 from continua.tree import tensors
 
 SPAN, HEADS, MODES = (0.0, 1.0), 4, 6
@@ -74,7 +73,7 @@ class Case:
         torch.manual_seed(seed)
         block = pre_norm((Attention(weights, mask=Causal()), Pointwise(weights)), lambda: LayerNorm(weights))
         self.size = size
-        self.model = ct.Transformer(axes, native.replace(z=Fixed(steps, solver or RK4())), Given(), block)
+        self.model = ct.Transformer(axes, native.replace(z=Fixed(steps, solver or RK4())), States(), block)
         self.x = torch.randn(size.shape)
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
@@ -89,9 +88,8 @@ class Case:
 
     def bind(self, control: Any = Adaptive()) -> tuple[Any, Any]:  # noqa: B008  (frozen)
         """The field and its arguments; unread unless steps are given."""
-        chosen = self.model.native
-        _, t = place(Batch.of(self.x), self.model.axes.t, chosen.t, next(self.model.parameters()))
-        return self.model.bind({**chosen.grids(self.model.axes), "t": t}, control)
+        structure = self.model.structure(ct.at(z=control))
+        return self.model.bind(self.model.prepare(self.x, structure)[1], structure, Context())
 
     def frozen(self) -> Callable[[Any, Tensor], Tensor]:
         """f(z, x) with the weights of z = 1/2 at every depth: nothing is left but the solver."""
@@ -120,7 +118,7 @@ class Case:
         """Coefficients, start and end for the other process."""
         found = {}
         for number, part in enumerate(self.bind()[1]):
-            for name, leaves in {**part["norm"]["along"], **part["inner"]["along"]}.items():
+            for name, leaves in {**part.norm.weights.along, **part.inner.weights.along}.items():
                 found[f"{name}{number}" if name in ("scale", "shift") else name] = leaves["coefficients"].numpy()
         end = self.truth() if self.size is SMALL else self.x
         np.savez(folder / f"{self.size.name}.npz", x=self.x.numpy(), end=end.numpy(), heads=HEADS, **found)
@@ -138,7 +136,7 @@ def limited(name: str, got: Estimate | float, limit: float, **rest: Any) -> Row:
 def fixed_pair(case: Case) -> tuple[Callable[[], float], int]:
     """RK4 with weights over depth that were read before: one evaluation at the ends, two at each node between."""
     field, args = case.bind(Fixed(STEPS, RK4()))
-    depths = [z for z in args[0]["inner"]["depth"] for _ in range(1 if z in SPAN else 2)]
+    depths = [z for z in args[0].inner.weights.depth for _ in range(1 if z in SPAN else 2)]
     bare = peers.evaluating(lambda z, x: field(z, x, args), case.x, depths)
     run = lambda: solve(field, case.x, SPAN, args=args, solver=RK4(), control=Fixed(STEPS))  # noqa: E731
     return peers.paired(bare, run), len(depths)
@@ -147,7 +145,7 @@ def fixed_pair(case: Case) -> tuple[Callable[[], float], int]:
 def by_hand(case: Case) -> tuple[Callable[[], float], int]:
     """The same steps as one would write them with torch alone: what no solver can go below."""
     field, args = case.bind(Fixed(STEPS, RK4()))
-    nodes, h = list(args[0]["inner"]["depth"]), 1 / STEPS
+    nodes, h = list(args[0].inner.weights.depth), 1 / STEPS
     depths = [z for z in nodes for _ in range(1 if z in SPAN else 2)]
 
     def run() -> Tensor:

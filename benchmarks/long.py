@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -64,7 +64,7 @@ from continua.operators import (
     Subquadratic,
     spread,
 )
-from continua.operators.attention.plan import Plan, plan
+from continua.operators.attention.plan import Plan, Scores, plan
 from tests.measure import slope
 
 LONG, SIZES, ROUNDS = 16_384, (4_096, 8_192, 16_384, 32_768, 65_536, 131_072), 3
@@ -106,7 +106,7 @@ class Case:
         """Functions of these stamps."""
         return fields(n, times=self.grid(n).nodes[:, 0] if self.irregular else None)
 
-    def plan(self, n: int, exact: bool = False, dtype: torch.dtype = torch.float32) -> tuple[Plan, dict[str, Any]]:
+    def plan(self, n: int, exact: bool = False, dtype: torch.dtype = torch.float32) -> tuple[Plan, Scores]:
         """As ``Attention`` would plan, or for the plain kernel that this one stands for."""
         kernel: Subquadratic = self.kernel(n)
         plain, mask = kernel.plain(self.mask)
@@ -114,7 +114,7 @@ class Case:
         heads = grid_on(Points(HEADS), Counting(HEADS))
         return plan(
             grid, grid, mask=mask, position=position, placed=position.bind(heads, heads),
-            kernel=(plain if exact else kernel, WIDTH**-0.5), pairs=None, itself=True,
+            kernel=plain if exact else kernel, scale=WIDTH**-0.5, pairs=None, itself=True,
         )  # fmt: skip
 
     def attend(self, n: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class Case:
         got = self.attend(n, q, k, v)
         some = torch.randperm(n, generator=torch.Generator().manual_seed(2))[:rows].sort().values
         made, args = self.plan(n, exact=True, dtype=torch.float64)
-        few = {**args, "t": args["t"][..., some, :]}
+        few = replace(args, t=args.t[..., some, :])
         bias = made.pair_bias(slice(None), q.double()[:, :, :1], few)
         scores = made.kernel.scores(q[:, :, some].double(), k.double(), made.scale)
         wanted = (scores + bias).softmax(-1) @ v.double()

@@ -4,7 +4,7 @@ b batch · t query time · s source time · d, c embedding coordinates · h head
 m hidden · z depth · k coordinate of a point in its domain · n nodes of any axis.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxtyping import Bool, Float, Int
@@ -24,6 +24,7 @@ __all__ = [
     "Callable",
     "Float",
     "Int",
+    "Iterator",
     "Letter",
     "Mapping",
     "PerQuery",

@@ -16,7 +16,9 @@ from continua.axes.axis import (
 )
 from continua.axes.corrected import corrected
 from continua.axes.discretisation import Discretisation, at
-from continua.axes.grid import Grid, counting
+from continua.axes.grid import Grid, counted, counting
+from continua.axes.grids import Depths, Grids, Sites, coordinates
+from continua.axes.nodes import Nodes, interned, known_key, nodes_of
 from continua.axes.rules import (
     ClenshawCurtis,
     Counting,
@@ -25,12 +27,14 @@ from continua.axes.rules import (
     Midpoint,
     Nested,
     ProductRule,
+    Quadrature,
     Rule,
     Trapezoid,
     default_rule,
     factor_rules,
-    grid_key,
     grid_on,
+    node_numbers,
+    quadrature,
 )
 from continua.axes.sampled import Lattice, MonteCarlo, Samples, Sobol
 
@@ -42,31 +46,42 @@ __all__ = [
     "Circle",
     "ClenshawCurtis",
     "Counting",
+    "Depths",
     "Discretisation",
     "GaussLegendre",
     "Grid",
+    "Grids",
     "Interval",
     "Lattice",
     "LeftEnd",
     "Midpoint",
     "MonteCarlo",
     "Nested",
+    "Nodes",
     "Points",
     "Product",
     "ProductRule",
+    "Quadrature",
     "Rule",
     "Samples",
+    "Sites",
     "Sobol",
     "Times",
     "Trapezoid",
     "at",
+    "coordinates",
     "corrected",
+    "counted",
     "counting",
     "default_rule",
     "factor_rules",
     "factors",
-    "grid_key",
     "grid_on",
+    "interned",
+    "known_key",
     "mass_of",
+    "node_numbers",
+    "nodes_of",
+    "quadrature",
     "with_mass",
 ]

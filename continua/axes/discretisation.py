@@ -1,14 +1,17 @@
 """A discretisation: one rule for each axis and a way to step in depth."""
 
+import functools
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from torch.utils import _pytree as pytree
+
 from continua.axes.axis import WIDTHS, Axes, Axis, Points
-from continua.axes.grid import Grid
+from continua.axes.grids import Grids
 from continua.axes.rules import Counting, Nested, Rule, default_rule, grid_on
 from continua.config import register
 from continua.errors import ConfigError, GridError, nearest
-from continua.typing import Letter
+from continua.typing import Letter, Tensor
 
 
 @register
@@ -44,10 +47,10 @@ class Discretisation:
             settled["m"] = native.m if settled["d"] == native.d else _usual(axes.m, native.m, max(1, scaled))
         return Discretisation(**settled, z=native.z if self.z is None else self.z)
 
-    def grids(self, axes: Axes) -> dict[Letter, Grid]:
-        """Return the grids of the width axes; ``c`` is ``d`` again and ``g`` is ``h``."""
-        grids = {letter: grid_on(axes[letter], _rule(self, letter)) for letter in WIDTHS}
-        return {**grids, "c": grids["d"], "g": grids["h"]}
+    def grids(self, axes: Axes, like: Tensor | None = None) -> Grids:
+        """Return the grids of the width axes, on the device of ``like``."""
+        d, h, e, m = (grid_on(axes[letter], _rule(self, letter), like) for letter in WIDTHS)
+        return Grids(d=d, h=h, e=e, m=m)
 
     @property
     def is_discrete(self) -> bool:
@@ -85,7 +88,13 @@ def at(**sizes: Any) -> Discretisation:
             raise GridError(f"{letter} takes a whole number or a rule", got=repr(size), remedy=remedy)
         if isinstance(size, int) and size < 1:
             raise GridError(f"{letter} needs at least one node", got=size, remedy=f"Write at({letter}=n) with n ≥ 1.")
-    return Discretisation(**sizes)
+    return _interned(Discretisation(**sizes))
+
+
+@functools.lru_cache(maxsize=512)
+def _interned(discretisation: Discretisation) -> Discretisation:
+    """One object for equal discretisations: a compiled model knows them by identity, and ``at`` is called anew."""
+    return discretisation
 
 
 def _usual(axis: Axis, native: Any, n: int) -> Rule:
@@ -117,3 +126,6 @@ def _short(value: Any) -> str:
     if isinstance(value, Rule) and not isinstance(value, int):
         return f"{type(value).__name__}({value.n})"
     return str(value)
+
+
+pytree.register_constant(Discretisation)  # of torch.export: a grid is no input, it is what a program is made for

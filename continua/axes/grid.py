@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
+from continua.axes.nodes import interned
 from continua.errors import GridError
 from continua.typing import Bool, Float, Tensor
 
@@ -27,10 +29,15 @@ class Grid:
     is_ordered: bool = False  # nodes increase strictly
     has_gaps: bool = False  # some weights may be zero
     start: int = 0  # the first node, where nodes are counted in order
-    key: bytes | None = None  # equal keys mean equal nodes
+    key: int | None = None  # of the nodes as plain numbers, where they are known before the data; see ``nodes_of``
     lines: "tuple[Grid, ...] | None" = None  # the grids whose product this is, first coordinate slowest
 
     def __len__(self) -> int:
+        return self.nodes.shape[-2]
+
+    @property
+    def count(self) -> int:
+        """The number of nodes; where it is a symbol of a compiler it stays one, which ``len`` cannot."""
         return self.nodes.shape[-2]
 
     @property
@@ -74,8 +81,8 @@ class Grid:
 
     def only(self, observed: Bool[Tensor, "*b n"]) -> "Grid":
         """Return this grid with the unobserved nodes absent (weight zero)."""
-        if observed.shape[-1] != len(self):
-            raise GridError(f"observed needs {len(self)} entries", got=observed.shape[-1], remedy="One flag per node.")
+        if observed.shape[-1] != self.count:
+            raise GridError(f"observed needs {self.count} entries", got=observed.shape[-1], remedy="One flag per node.")
         weights = torch.where(observed, self.weights, 0.0)
         left = None if self.left is None else torch.where(observed, self.left, 0.0)
         return replace(self, weights=weights, left=left, is_uniform=False, is_unit=False, has_gaps=True, lines=None)
@@ -93,7 +100,7 @@ class Grid:
         )
         return Grid(
             nodes=torch.cat([grid.nodes.expand(*lead, *grid.nodes.shape[-2:]) for grid in (self, other)], -2),
-            weights=torch.cat([grid.weights.expand(*lead, len(grid)) for grid in (self, other)], -1),
+            weights=torch.cat([grid.weights.expand(*lead, grid.count) for grid in (self, other)], -1),
             is_counting=self.is_counting and other.is_counting,
             is_uniform=self.is_unit and other.is_unit,
             is_unit=self.is_unit and other.is_unit,
@@ -111,3 +118,23 @@ def counting(n: int, like: Tensor, start: int = 0) -> Grid:
     nodes = torch.arange(start, start + n, device=like.device, dtype=like.dtype)
     weights = torch.ones((), device=like.device, dtype=like.dtype).expand(n)
     return Grid(nodes[:, None], weights, is_counting=True, is_uniform=True, is_unit=True, is_ordered=True, start=start)
+
+
+def counted(n: int, like: Tensor) -> Grid:
+    """Return the counting grid 0…n−1 of a width, whose nodes are known before the data."""
+    nodes = torch.arange(n, device=like.device, dtype=like.dtype)
+    weights = torch.ones(n, device=like.device, dtype=like.dtype)
+    return Grid(
+        nodes[:, None],
+        weights,
+        is_counting=True,
+        is_uniform=True,
+        is_unit=True,
+        is_ordered=True,
+        key=_counted_key(n),
+    )
+
+
+@torch.compiler.assume_constant_result
+def _counted_key(n: int) -> int:
+    return interned(np.arange(float(n))[:, None]).key

@@ -2,19 +2,20 @@
 
 import functools
 import math
-from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from continua import constants
 from continua.axes.axis import Axis, Interval, Points, Product, Times, mass_of
 from continua.axes.grid import Grid
+from continua.axes.nodes import Array, Nodes, interned
 from continua.config import register
 from continua.errors import GridError
-
-Array = NDArray[np.float64]
+from continua.typing import Tensor
 
 
 @runtime_checkable
@@ -215,28 +216,92 @@ def default_rule(axis: Axis, n: int) -> Rule:
     return Trapezoid(n) if axis.periodic else Midpoint(n)
 
 
+@dataclass(frozen=True, eq=False)
+class Quadrature:
+    """A rule on an axis as plain numbers: ∫ f dμ ≈ Σ_i weights_i f(nodes_i), and what is known of them."""
+
+    nodes: Nodes
+    weights: Array
+    left: Array | None = None  # the part of each cell left of its node
+    is_counting: bool = False
+    lines: "tuple[Quadrature, ...] | None" = None
+
+    def pieces(self, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
+        """The arguments of the same as a ``Grid``."""
+        nodes = self.nodes.values
+        return (
+            constants.tensor(nodes, device, dtype),
+            constants.tensor(self.weights, device, dtype),
+            None if self.left is None else constants.tensor(self.left, device, dtype),
+            self.is_counting,
+            bool(np.ptp(self.weights) == 0),  # is_uniform
+            bool((self.weights == 1).all()),  # is_unit
+            nodes.shape[1] == 1 and bool((np.diff(nodes[:, 0]) > 0).all()),  # is_ordered
+            False,  # has_gaps
+            0,  # start
+            self.nodes.key,
+            None if self.lines is None else tuple(line.pieces(device, dtype) for line in self.lines),
+        )
+
+
+_grids = constants.Cache()
+_pieces = constants.Cache()
+CPU = torch.device("cpu")
+
+
+def grid_on(axis: Axis, rule: Rule, like: Tensor | None = None) -> Grid:
+    """Return the grid of ``rule`` on ``axis``; nodes never depend on data.
+
+    On the device of ``like`` and in its dtype (float32 at least), or in float64 on the CPU.
+    """
+    device = CPU if like is None else like.device
+    dtype = torch.float64 if like is None else constants.at_least_single(like.dtype)
+    if torch.compiler.is_compiling():
+        return made_of(pieces_on(axis, rule, device, dtype))
+    return _grids.get((axis, rule, device, dtype), lambda: made_of(pieces_on(axis, rule, device, dtype)))
+
+
+@torch.compiler.assume_constant_result
+def pieces_on(axis: Axis, rule: Rule, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
+    """The arguments of ``Grid`` as constants of every graph. Not the grid itself: a graph makes its own objects."""
+    return _pieces.get((axis, rule, device, dtype), lambda: quadrature(axis, rule).pieces(device, dtype))
+
+
+def made_of(pieces: tuple[Any, ...]) -> Grid:
+    """The grid of ``pieces_on``."""
+    lines = pieces[-1]
+    return Grid(*pieces[:-1], None if lines is None else tuple(made_of(line) for line in lines))  # type: ignore[call-arg]
+
+
 @functools.lru_cache(maxsize=512)
-def grid_on(axis: Axis, rule: Rule) -> Grid:
-    """Return the grid of ``rule`` on ``axis`` in float64 on the CPU; nodes never depend on data."""
+def quadrature(axis: Axis, rule: Rule) -> Quadrature:
+    """Return the nodes and weights of ``rule`` on ``axis`` as plain numbers."""
     if rule.n < 1:
         raise GridError(f"{type(rule).__name__} needs at least one node", got=rule.n, remedy="Use n ≥ 1.")
     if isinstance(axis, Points):
-        return _grid_on_points(axis, rule)
+        return _on_points(axis, rule)
     if isinstance(axis, Product):
-        return _grid_on_product(axis, rule)
+        return _on_product(axis, rule)
     if isinstance(axis, Times):
         if axis.start is None or axis.end is None:
             raise GridError(
                 "Times() has no ends to lay a rule on", got=rule, remedy="Give stamps, or Times(start, end)."
             )
         axis = Interval(axis.start, axis.end)
-    u, w = rule.reference(axis.periodic)
+    with constants.outside_modes():  # some rules draw their nodes
+        u, w = rule.reference(axis.periodic)
     left = w / 2 if rule.halves else np.clip(u - (np.cumsum(w) - w), 0.0, w)
     mass = mass_of(axis)
-    return _make(axis.start + axis.length * u[:, None], mass * w, mass * left)
+    return Quadrature(interned(axis.start + axis.length * u[:, None]), mass * w, mass * left)
 
 
-def _grid_on_points(axis: Points, rule: Rule) -> Grid:
+@torch.compiler.assume_constant_result
+def node_numbers(axis: Axis, rule: Rule) -> tuple[float, ...]:
+    """The nodes of a rule on a line as plain numbers."""
+    return tuple(quadrature(axis, rule).nodes.values[:, 0].tolist())
+
+
+def _on_points(axis: Points, rule: Rule) -> Quadrature:
     if not isinstance(rule, Counting | Nested):
         raise GridError("Points has no geometry for this rule", got=rule, remedy="Use Counting(n) or Nested(n).")
     total = axis.n or rule.n
@@ -244,8 +309,8 @@ def _grid_on_points(axis: Points, rule: Rule) -> Grid:
         remedy = f"Use Nested(n) with n ≤ {total}, or a continuous axis: Interval() or Circle()."
         raise GridError(f"the axis has exactly {total} points", got=f"{rule.n} nodes", remedy=remedy)
     chosen = np.sort(_bit_order(total)[: rule.n])
-    grid = _make(chosen[:, None].astype(float), np.full(rule.n, total / rule.n), None)
-    return Grid(**{**grid.__dict__, "is_counting": rule.n == total})
+    weights = np.full(rule.n, total / rule.n)
+    return Quadrature(interned(chosen[:, None].astype(float)), weights, is_counting=rule.n == total)
 
 
 @functools.lru_cache(maxsize=64)
@@ -256,30 +321,12 @@ def _bit_order(total: int) -> NDArray[np.int64]:
     return order[order < total]
 
 
-def _grid_on_product(axis: Product, rule: Rule) -> Grid:
+def _on_product(axis: Product, rule: Rule) -> Quadrature:
     if not isinstance(rule, ProductRule) or len(rule.factors) != axis.dim:
         remedy = f"Write ProductRule((…)) with {axis.dim} rules, or Samples() for scattered points."
         raise GridError(f"a box of dimension {axis.dim} needs a rule for each factor", got=rule, remedy=remedy)
-    grids = [grid_on(f, r) for f, r in zip(axis.factors, rule.factors, strict=True)]
-    nodes = np.stack(np.meshgrid(*[g.nodes[:, 0].numpy() for g in grids], indexing="ij"), -1).reshape(-1, axis.dim)
-    weights = functools.reduce(np.multiply.outer, [g.weights.numpy() for g in grids]).reshape(-1)
-    made = _make(nodes, weights * mass_of(axis) / weights.sum(), None)
-    return replace(made, lines=tuple(grids))
-
-
-def grid_key(nodes: Array) -> bytes:
-    """Name a set of nodes up to rounding: 49·(1/49) is node 1 too."""
-    return (np.round(nodes, 11) + 0.0).tobytes()  # + 0.0 turns −0.0 into 0.0
-
-
-def _make(nodes: Array, weights: Array, left: Array | None) -> Grid:
-    increasing = nodes.shape[1] == 1 and bool((np.diff(nodes[:, 0]) > 0).all())
-    return Grid(
-        nodes=torch.from_numpy(np.ascontiguousarray(nodes)),
-        weights=torch.from_numpy(weights),
-        left=None if left is None else torch.from_numpy(left),
-        is_uniform=bool(np.ptp(weights) == 0),
-        is_unit=bool((weights == 1).all()),
-        is_ordered=increasing,
-        key=grid_key(nodes),
-    )
+    lines = tuple(quadrature(f, r) for f, r in zip(axis.factors, rule.factors, strict=True))
+    nodes = np.stack(np.meshgrid(*[line.nodes.values[:, 0] for line in lines], indexing="ij"), -1)
+    weights = functools.reduce(np.multiply.outer, [line.weights for line in lines]).reshape(-1)
+    weights = weights * mass_of(axis) / weights.sum()
+    return Quadrature(interned(nodes.reshape(-1, axis.dim)), weights, lines=lines)

@@ -11,6 +11,7 @@ import torch
 from continua.axes.axis import Axis, Circle, Interval, Points, Product, Times, mass_of
 from continua.axes.grid import Grid
 from continua.axes.rules import Array, radical_inverse
+from continua.checks import looking, refuse_in_graph
 from continua.config import register
 from continua.errors import ContinuaError, GridError
 from continua.typing import Bool, Float, Tensor
@@ -112,7 +113,7 @@ def _check(axis: Axis, nodes: Tensor) -> None:
     if nodes.shape[-1] != axis.dim:
         remedy = f"Give stamps of shape [..., n, {axis.dim}]."
         raise GridError(f"the axis has dimension {axis.dim}", got=f"stamps of {tuple(nodes.shape)}", remedy=remedy)
-    if not bool(torch.isfinite(nodes).all()):
+    if looking() and not bool(torch.isfinite(nodes).all()):
         remedy = "Mark missing points with observed=..., and give them any finite stamp."
         raise GridError("stamps must be finite", got="NaN or infinity", remedy=remedy)
 
@@ -161,6 +162,9 @@ def _scattered(axis: Axis, nodes: Float[Tensor, "*b n k"], observed: Tensor | No
     """Delaunay-lumped weights, sample by sample, on the CPU: made once with the data, never in the forward."""
     if not isinstance(axis, Product):
         raise GridError("scattered points need a Product domain", got=axis, remedy="Write Product((Interval(), …)).")
+    if torch.compiler.is_compiling():
+        remedy = "Give the model batches that were laid before: model.laid(batch)."
+        refuse_in_graph("weights of scattered points are not made inside a graph", "points alone", remedy)
     if observed is not None:
         nodes = nodes.expand(*torch.broadcast_shapes(nodes.shape[:-1], observed.shape), axis.dim)
     flat = nodes.detach().cpu().double().reshape(-1, *nodes.shape[-2:]).numpy()

@@ -125,7 +125,7 @@ def read(console: Console, model: Any, where: "Path | Run", text: str | None) ->
 
 
 def _numbers(
-    console: Console, where: "Path | Run", texts: Sequence[str] | None, vocabulary: int
+    console: Console, where: "Path | Run", texts: Sequence[str] | None, vocabulary: int | None
 ) -> tuple[list[list[int]], list[list[str]]]:
     """Token numbers and names, by the run's own tokeniser, tokenizer.json, vocab.txt, or drawn at random."""
     if isinstance(where, Run):
@@ -144,7 +144,7 @@ def _numbers(
         remedy = "Copy the tokenizer.json of the model into its folder, or leave --text out."
         raise CheckpointError("--text needs a tokeniser", got=f"no tokenizer.json in {where}", remedy=remedy)
     console.print(f"No tokeniser in {where}: {DRAWN[0]} texts of {DRAWN[1]} random tokens are read.", soft_wrap=True)
-    drawn = torch.randint(vocabulary, DRAWN, generator=torch.Generator().manual_seed(0)).tolist()
+    drawn = torch.randint(vocabulary or 1, DRAWN, generator=torch.Generator().manual_seed(0)).tolist()
     return drawn, [[str(number) for number in row] for row in drawn]
 
 

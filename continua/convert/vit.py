@@ -54,7 +54,7 @@ def names(model: Transformer) -> NameMap:
             Entry(f"{F}.inner.w2.coefficients", f"{layer}.output.dense.weight"),
             Entry(f"{F}.inner.b2.coefficients", f"{layer}.output.dense.bias", flat=True),
             *norm("readout.before.0", "layernorm"),
-            *(classifier if model.readout.out else ()),  # type: ignore[union-attr]
+            *(classifier if model.readout.out else ()),
         ),
     )
 

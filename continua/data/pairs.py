@@ -18,8 +18,8 @@ from continua.axes import (
     Samples,
     Trapezoid,
     factors,
-    grid_key,
     grid_on,
+    interned,
     mass_of,
 )
 from continua.errors import ConfigError, GridError, ShapeError
@@ -118,7 +118,7 @@ class Pairs:
             nodes,
             weights * (mass_of(self.axis) / weights.sum()),
             is_uniform=all(line.is_uniform for line in lines),
-            key=grid_key(nodes.numpy()),
+            key=interned(nodes.numpy()).key,
             lines=lines,
         )
 
@@ -174,7 +174,7 @@ def _line(factor: Interval | Circle, line: Tensor) -> Grid:
     rule = _rule(factor, line, (Trapezoid(len(line)), Midpoint(len(line))))
     if rule is not None:
         return grid_on(factor, rule)
-    return replace(Samples().on(factor, line), is_ordered=True, key=grid_key(line[:, None].numpy()))
+    return replace(Samples().on(factor, line), is_ordered=True, key=interned(line[:, None].numpy()).key)
 
 
 def _rule(factor: Interval | Circle, line: Tensor, among: tuple[Rule, ...]) -> Rule | None:

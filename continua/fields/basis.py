@@ -31,7 +31,7 @@ class Basis(Protocol):
         """Mean square of a function whose coefficients are independent with variance one."""
         ...
 
-    def native_key(self, axis: Axis) -> bytes | None:
+    def native_key(self, axis: Axis) -> int | None:
         """Key of the grid where the basis is cardinal."""
         ...
 

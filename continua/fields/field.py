@@ -1,19 +1,21 @@
 """Fields: functions with parameters, read on a grid when the model runs."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, Protocol, cast, runtime_checkable
+from collections.abc import Mapping
+from typing import Protocol, cast, runtime_checkable
 
+import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call
 
-from continua.axes import Axis, Grid
+from continua import constants
+from continua.axes import Axis, Depths, Grid, Sites, coordinates, known_key, nodes_of
+from continua.axes.nodes import Array
 from continua.config import register
 from continua.errors import ShapeError
 from continua.fields.basis import Basis, precisely
 from continua.fields.nodal import Nodal
+from continua.fields.reading import MATRIX, ROWS, STORED, WAVES, AxisReading, along, read_axis
 from continua.fields.role import Role
 from continua.fields.spectral import Cosine, Equal, Fourier
 from continua.typing import Letter, Tensor
@@ -26,26 +28,13 @@ class Field(Protocol):
     letters: tuple[Letter, ...]
     role: Role | None
 
-    def on(self, **grids: Grid) -> Tensor:
+    def on(self, **grids: Sites) -> Tensor:
         """Return the values on the product of the grids, one tensor dimension a letter."""
         ...
 
-    def project(self, values: Tensor, grids: Mapping[Letter, Grid]) -> "Field":
+    def project(self, values: Tensor, grids: Mapping[Letter, Sites]) -> "Field":
         """Set the parameters so that ``on(grids)`` is (nearest to) ``values``; return self."""
         ...
-
-
-_trusting: ContextVar[bool] = ContextVar("trusting", default=False)
-
-
-@contextmanager
-def unchanged() -> Iterator[None]:
-    """Inside, no parameter changes: values that were kept are taken without a look at the coefficients."""
-    before = _trusting.set(True)
-    try:
-        yield
-    finally:
-        _trusting.reset(before)
 
 
 @register
@@ -72,8 +61,7 @@ class Expansion(nn.Module):
         self.axes, self.letters = dict(axes), tuple(axes)
         self.bases = {letter: bases[letter] for letter in self.letters}
         self.networks = nn.ModuleDict({k: b for k, b in self.bases.items() if isinstance(b, nn.Module)})
-        self._matrices: dict[tuple[object, ...], Any] = {}
-        self._kept: tuple[object, Tensor, Tensor] | None = None  # grids, coefficients, values
+        self._readings = constants.Cache(256)
         self.coefficients = nn.Parameter(torch.empty([basis.size for basis in self.bases.values()]))
         if not self.coefficients.is_meta:  # a model whose numbers come from a file draws none
             self.reset(std, mean)
@@ -105,25 +93,12 @@ class Expansion(nn.Module):
         return ones
 
     @precisely
-    def on(self, **grids: Grid) -> Tensor:
+    def on(self, **grids: Sites) -> Tensor:
         """Contract every axis with its basis; axes on their native grid are left alone.
 
-        An axis without a grid keeps its coefficients: ``later`` reads them, where depths are not known yet.
+        An axis without a grid keeps its coefficients: ``later`` reads them, where depths are not known yet, and the
+        counted rows of a table need no grid.
         """
-        keys = tuple(grids[letter].key if letter in grids else b"coefficients" for letter in self.letters)
-        if torch.is_grad_enabled() or self.networks or None in keys:
-            return self._read(grids)
-        # Without gradients the values are kept until a coefficient changes. Compared by value: fused optimisers and
-        # writes through ``.data`` leave no trace in torch's version counter.
-        kept = self._kept
-        if kept is not None and kept[0] == keys and (_trusting.get() or _same(kept[1], self.coefficients)):
-            return kept[2]
-        values = self._read(grids)
-        if values is not self.coefficients:
-            self._kept = (keys, self.coefficients.clone(), values)
-        return values
-
-    def _read(self, grids: Mapping[Letter, Grid]) -> Tensor:
         values: Tensor = self.coefficients
         for position, letter in enumerate(self.letters):
             if letter in grids:
@@ -131,59 +106,74 @@ class Expansion(nn.Module):
         return values
 
     @precisely
-    def later(self, values: Tensor, letter: Letter, grid: Grid, leaves: Mapping[str, Tensor] | None = None) -> Tensor:
+    def later(self, values: Tensor, letter: Letter, where: Sites, leaves: Mapping[str, Tensor] | None = None) -> Tensor:
         """Read ``on`` without this letter now on its grid; ``leaves`` stand in for the parameters of its network."""
+        position = self.letters.index(letter)
         if not leaves:
-            return self._contract(values, self.letters.index(letter), letter, grid)
-        axis, network = self.axes[letter], cast(nn.Module, self.bases[letter])
-        matrix = functional_call(network, dict(leaves), (axis, grid.nodes.to(values.device))).to(values)
-        return _along(values, self.letters.index(letter), matrix)
+            return self._contract(values, position, letter, where)
+        network = cast(nn.Module, self.bases[letter])
+        nodes = coordinates(where, self.coefficients)
+        matrix = functional_call(network, dict(leaves), (self.axes[letter], nodes)).to(values)
+        return along(values, position, matrix)
 
-    def is_stored_on(self, letter: Letter, grid: Grid) -> bool:
-        """Whether reading this axis on ``grid`` returns the stored numbers."""
-        return grid.key is not None and grid.key == self.bases[letter].native_key(self.axes[letter])
+    def is_stored_on(self, letter: Letter, where: Sites) -> bool:
+        """Whether reading this axis on ``where`` returns the stored numbers."""
+        key = known_key(_column(where.nodes)) if isinstance(where, Depths) else where.key
+        return key is not None and key == self.bases[letter].native_key(self.axes[letter])
 
-    def _contract(self, values: Tensor, position: int, letter: Letter, grid: Grid) -> Tensor:
-        axis, basis = self.axes[letter], self.bases[letter]
-        if self.is_stored_on(letter, grid):
-            return values
-        if isinstance(basis, Nodal) and grid.key is not None:
-            rows = self._cached("rows", letter, grid, lambda: basis.rows(axis, grid.nodes), values.device)
-            if rows is not None:
-                return values.index_select(position, rows)
-        if isinstance(basis, Fourier | Cosine) and (at := self.equal(letter, grid)) is not None:
-            return basis.by_fft(values, position, at)
-        return _along(values, position, self.matrix(letter, grid))
+    def _contract(self, values: Tensor, position: int, letter: Letter, where: Sites) -> Tensor:
+        basis = self.bases[letter]
+        told = where.nodes if isinstance(where, Depths) else where.key
+        if letter in self.networks or told is None:
+            nodes = coordinates(where, self.coefficients)
+            return along(values, position, basis.matrix(self.axes[letter], nodes).to(values))
+        return read_axis(self._reading(letter, told, values.device, values.dtype), basis, values, position)
 
-    def equal(self, letter: Letter, grid: Grid) -> Equal | None:
-        """The spacing of the nodes, where reading this axis by FFT is valid and faster; None for the dense product."""
-        axis, basis, like = self.axes[letter], self.bases[letter], self.coefficients
-        if not isinstance(basis, Fourier | Cosine) or basis.size < basis.fft_from or grid.key is None:
+    @torch.compiler.assume_constant_result
+    def _reading(
+        self, letter: Letter, where: int | tuple[float, ...], device: torch.device, dtype: torch.dtype
+    ) -> tuple[object, ...]:
+        """How one axis is read on nodes that are known by their key, or on depths: a constant of every graph."""
+        key = (letter, where, device, dtype)
+        return self._readings.get(key, lambda: tuple(self._decided(letter, where, device, dtype)))
+
+    def _decided(
+        self, letter: Letter, where: int | tuple[float, ...], device: torch.device, dtype: torch.dtype
+    ) -> AxisReading:
+        axis = self.axes[letter]
+        basis = self.bases[letter]
+        known = nodes_of(where).values if isinstance(where, int) else _column(where)
+        if known_key(known) is not None and known_key(known) == basis.native_key(axis):
+            return AxisReading(STORED)
+        with constants.outside_modes():
+            nodes = torch.from_numpy(known)
+            rows = basis.rows(axis, nodes) if isinstance(basis, Nodal) else None
+            equal = self._equal(basis, axis, nodes, dtype)
+            if equal is not None:
+                return AxisReading(WAVES, equal=(equal.start, equal.period, equal.nodes))
+            made = basis.matrix(axis, nodes).numpy() if rows is None else rows.numpy()
+        if rows is not None:
+            return AxisReading(ROWS, constants.tensor(made, device, torch.long))
+        return AxisReading(MATRIX, constants.tensor(made, device, dtype))
+
+    @staticmethod
+    def _equal(basis: Basis, axis: Axis, nodes: Tensor, dtype: torch.dtype) -> Equal | None:
+        """The spacing of the nodes, where reading by FFT is valid and faster."""
+        if not isinstance(basis, Fourier | Cosine) or basis.size < basis.fft_from:
             return None
-        if like.dtype not in (torch.float32, torch.float64):
-            return None
-        made: Equal | None = self._cached("equal", letter, grid, lambda: basis.equal(axis, grid.nodes), like.device)
-        return made
+        return basis.equal(axis, nodes) if dtype in (torch.float32, torch.float64) else None
 
-    def matrix(self, letter: Letter, grid: Grid) -> Tensor:
-        """Return the basis matrix of one axis on ``grid``, remembered where it depends on the grid alone."""
-        axis, basis, like = self.axes[letter], self.bases[letter], self.coefficients
-        if letter in self.networks or grid.key is None:
-            return basis.matrix(axis, grid.nodes.to(like.device)).to(like)
-        made = self._cached("matrix", letter, grid, lambda: basis.matrix(axis, grid.nodes.double()), like.device)
-        return cast(Tensor, made).to(like.dtype)
-
-    def _cached(self, what: str, letter: Letter, grid: Grid, make: Callable[[], Any], device: torch.device) -> Any:
-        key = (what, letter, grid.key, device)
-        if key not in self._matrices:
-            if len(self._matrices) > 256:
-                self._matrices.clear()
-            made = make()
-            self._matrices[key] = made.detach().to(device) if isinstance(made, Tensor) else made
-        return self._matrices[key]
+    def matrix(self, letter: Letter, where: Sites) -> Tensor:
+        """Return the basis matrix of one axis on ``where``: values = matrix @ coefficients along it."""
+        nodes = coordinates(where, self.coefficients.double())
+        if isinstance(where, Grid) and where.key is not None:
+            nodes = torch.from_numpy(nodes_of(where.key).values).to(nodes)
+        if letter in self.networks:
+            nodes = nodes.to(self.coefficients)
+        return self.bases[letter].matrix(self.axes[letter], nodes).to(self.coefficients)
 
     @torch.no_grad()
-    def project(self, values: Tensor, grids: Mapping[Letter, Grid]) -> "Expansion":
+    def project(self, values: Tensor, grids: Mapping[Letter, Sites]) -> "Expansion":
         """Least squares axis by axis (exact where the basis can carry the values)."""
         expected = tuple(len(grids[letter]) for letter in self.letters)
         if tuple(values.shape) != expected:
@@ -195,7 +185,7 @@ class Expansion(nn.Module):
             if self.is_stored_on(letter, grid):
                 continue
             inverse = torch.linalg.pinv(self.matrix(letter, grid))
-            coefficients = _along(coefficients, position, inverse)
+            coefficients = along(coefficients, position, inverse)
         self.coefficients.copy_(coefficients)
         return self
 
@@ -205,12 +195,5 @@ class Expansion(nn.Module):
         return f"{kinds}"
 
 
-def _along(values: Tensor, position: int, matrix: Tensor) -> Tensor:
-    """Multiply one dimension by a matrix: one product for all the others."""
-    if position == 0 and matrix.dim() == 2 and values.dim() > 1:  # weights over depth: nothing to move around
-        return (matrix @ values.flatten(1)).view(len(matrix), *values.shape[1:])
-    return torch.moveaxis(torch.tensordot(matrix, values, ([-1], [position])), 0, position)
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
+def _column(depths: tuple[float, ...]) -> Array:
+    return np.array(depths, dtype=np.float64)[:, None]

@@ -33,7 +33,7 @@ class Generated(nn.Module):
         """All belong to the network."""
         return {name: NETWORK for name, _ in self.named_parameters()}
 
-    def native_key(self, axis: Axis) -> bytes | None:
+    def native_key(self, axis: Axis) -> int | None:
         """A generated basis is cardinal nowhere."""
         return None
 

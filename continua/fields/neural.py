@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from continua.axes import Axis, Circle, Grid
+from continua.axes import Axis, Circle, Sites, coordinates
 from continua.config import register
 from continua.errors import ShapeError
 from continua.fields.basis import precisely, unit_coordinate
@@ -15,9 +15,9 @@ from continua.fields.role import NETWORK, Role
 from continua.typing import Letter, Tensor
 
 
-def wave_features(axis: Axis, grid: Grid, count: int, like: Tensor) -> Tensor:
+def wave_features(axis: Axis, where: Sites, count: int, like: Tensor) -> Tensor:
     """x, cos, sin of ``count`` whole (circle) or half (interval) waves of one coordinate: [n, 2·count+1]."""
-    u = unit_coordinate(axis, grid.nodes.to(like))[..., None]
+    u = unit_coordinate(axis, coordinates(where, like))[..., None]
     base = 2 * math.pi if isinstance(axis, Circle) else math.pi
     waves = base * u * torch.arange(1, count + 1, dtype=u.dtype, device=u.device)
     head = torch.zeros_like(u) if isinstance(axis, Circle) else u - 0.5
@@ -50,7 +50,7 @@ class Neural(nn.Module):
         self.outer = nn.Parameter(torch.randn(hidden) * (std * math.sqrt(2 / hidden)))
         self.rest = nn.Parameter(torch.full((), mean))
 
-    def _hidden(self, grids: Mapping[Letter, Grid]) -> Tensor:
+    def _hidden(self, grids: Mapping[Letter, Sites]) -> Tensor:
         # the first layer is linear in concatenated features: add one small table for each axis instead
         total: Tensor = self.shift
         for position, letter in enumerate(self.letters):
@@ -62,17 +62,17 @@ class Neural(nn.Module):
         """Whatever the field is for, its parameters are those of a network."""
         return {name: NETWORK for name, _ in self.named_parameters()}
 
-    def forward(self, **grids: Grid) -> Tensor:
+    def forward(self, **grids: Sites) -> Tensor:
         """``on``, so that ``torch.func.functional_call`` can read the field with other parameters."""
         return self.on(**grids)
 
     @precisely
-    def on(self, **grids: Grid) -> Tensor:
+    def on(self, **grids: Sites) -> Tensor:
         """Evaluate the network at every point of the product grid."""
         return self._hidden(grids) @ self.outer + self.rest
 
     @torch.no_grad()
-    def project(self, values: Tensor, grids: Mapping[Letter, Grid]) -> "Neural":
+    def project(self, values: Tensor, grids: Mapping[Letter, Sites]) -> "Neural":
         """Least squares for the last layer; the first stays as it was drawn."""
         features = self._hidden(grids).reshape(-1, self.outer.numel())
         if values.numel() != len(features):
@@ -111,12 +111,12 @@ class Separable(nn.Module):
         """Whatever the field is for, its parameters are those of a network."""
         return {name: NETWORK for name, _ in self.named_parameters()}
 
-    def forward(self, **grids: Grid) -> Tensor:
+    def forward(self, **grids: Sites) -> Tensor:
         """``on``, so that ``torch.func.functional_call`` can read the field with other parameters."""
         return self.on(**grids)
 
     @precisely
-    def on(self, **grids: Grid) -> Tensor:
+    def on(self, **grids: Sites) -> Tensor:
         """Contract the factors over the rank."""
         factors = [cast(_Factor, self.factors[k])(grids[k]) for k in self.letters]
         spec = ",".join(f"{chr(97 + i)}z" for i in range(len(factors)))
@@ -124,7 +124,7 @@ class Separable(nn.Module):
         return torch.einsum(f"{spec}->{out}", *factors) + self.rest
 
     @torch.no_grad()
-    def project(self, values: Tensor, grids: Mapping[Letter, Grid]) -> "Separable":
+    def project(self, values: Tensor, grids: Mapping[Letter, Sites]) -> "Separable":
         """Alternating least squares over the last layers of the factors."""
         target = values.to(self.rest) - self.rest
         for _ in range(20):
@@ -149,11 +149,11 @@ class _Factor(nn.Module):
         self.shift = nn.Parameter(torch.randn(hidden))
         self.outer = nn.Parameter(torch.randn(rank, hidden) * (scale * math.sqrt(2 / hidden)))
 
-    def _hidden(self, grid: Grid) -> Tensor:
-        return torch.tanh(wave_features(self.axis, grid, 4, self.shift) @ self.inner.T + self.shift)
+    def _hidden(self, where: Sites) -> Tensor:
+        return torch.tanh(wave_features(self.axis, where, 4, self.shift) @ self.inner.T + self.shift)
 
-    def forward(self, grid: Grid) -> Tensor:
-        return self._hidden(grid) @ self.outer.T
+    def forward(self, where: Sites) -> Tensor:
+        return self._hidden(where) @ self.outer.T
 
-    def project(self, wanted: Tensor, grid: Grid) -> None:
-        self.outer.copy_(torch.linalg.lstsq(self._hidden(grid), wanted).solution.T)
+    def project(self, wanted: Tensor, where: Sites) -> None:
+        self.outer.copy_(torch.linalg.lstsq(self._hidden(where), wanted).solution.T)

@@ -6,7 +6,8 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 
-from continua.axes import Axis, Circle, Points, Rule, grid_on
+from continua import constants
+from continua.axes import Axis, Circle, Points, Rule, node_numbers, quadrature
 from continua.config import register
 from continua.errors import GridError
 from continua.fields.basis import bspline
@@ -120,23 +121,27 @@ class Nodal:
         """Each node carries one coefficient."""
         return 1.0
 
-    def native_key(self, axis: Axis) -> bytes | None:
-        """The key of the rule's own grid."""
-        return grid_on(axis, self.rule).key
+    def native_key(self, axis: Axis) -> int | None:
+        """The key of the rule's own nodes."""
+        return quadrature(axis, self.rule).nodes.key
 
     def matrix(self, axis: Axis, nodes: Float[Tensor, "*b n 1"]) -> Float[Tensor, "*b n size"]:
         """Read the nodal values at other nodes."""
-        own = grid_on(axis, self.rule).nodes[:, 0].to(nodes)
+        own = self._nodes(axis, nodes)
         if own.numel() == 1:
             return torch.ones_like(nodes)
         return self.how.matrix(nodes[..., 0], own, axis.length if isinstance(axis, Circle) else None)
 
+    def _nodes(self, axis: Axis, like: Tensor) -> Tensor:
+        """The nodes of the rule [n]."""
+        return constants.numbers(node_numbers(axis, self.rule), like.device, like.dtype)
+
     def rows(self, axis: Axis, nodes: Float[Tensor, "n 1"]) -> Tensor | None:
         """Which stored values are read, where reading is picking (``Hold``, or indices of ``Points``)."""
-        own = grid_on(axis, self.rule).nodes[:, 0]
+        own = self._nodes(axis, nodes)
         if not isinstance(self.how, Hold) and not (isinstance(axis, Points) and _integers(nodes)):
             return None
-        return Hold().index(nodes[:, 0], own.to(nodes), axis.length if isinstance(axis, Circle) else None)
+        return Hold().index(nodes[:, 0], own, axis.length if isinstance(axis, Circle) else None)
 
 
 def _integers(nodes: Tensor) -> bool:

@@ -52,7 +52,7 @@ class Spectral:
         """Orthonormal functions add their mean squares."""
         return float(self.size)
 
-    def native_key(self, axis: Axis) -> bytes | None:
+    def native_key(self, axis: Axis) -> int | None:
         """No grid makes the matrix the identity."""
         return None
 

@@ -1,20 +1,27 @@
 """Models: embedding, flow and readout put together."""
 
+import warnings
+from typing import Any
+
 from continua.models import zoo
 from continua.models.bank import Bank
 from continua.models.batch import Batch
-from continua.models.cells import Cells, FromCells, Tiling
+from continua.models.cells import Cells, FromCells
 from continua.models.elastic import elastic
-from continua.models.embed import Observations, Queries, States, Tokens
+from continua.models.embed import Embedding, Observations, Queries, States, Tokens
 from continua.models.encoder_decoder import EncoderDecoder
 from continua.models.factored import Narrowed, Widened
 from continua.models.generate import generate, stream
 from continua.models.init import GPT2Init, Scaled, Xavier, initialise
+from continua.models.model import Execution, Model, Pass, Reads
 from continua.models.patches import Patches, Pixels
 from continua.models.readout import Readout
 from continua.models.sampling import Greedy, Sample, Sampling
 from continua.models.store import load, save
-from continua.models.transformer import FrozenView, Transformer, View
+from continua.models.structure import Structure
+from continua.models.tiling import Tiling
+from continua.models.transformer import Transformer
+from continua.models.view import FrozenView, View
 from continua.operators import Convolution
 
 __all__ = [
@@ -22,18 +29,24 @@ __all__ = [
     "Batch",
     "Cells",
     "Convolution",
+    "Embedding",
     "EncoderDecoder",
+    "Execution",
     "FromCells",
     "GPT2Init",
     "States",
+    "Structure",
     "Greedy",
     "FrozenView",
+    "Model",
     "Narrowed",
     "Observations",
+    "Pass",
     "Patches",
     "Pixels",
     "Queries",
     "Readout",
+    "Reads",
     "Sample",
     "Sampling",
     "Scaled",
@@ -51,3 +64,12 @@ __all__ = [
     "stream",
     "zoo",
 ]
+
+_RENAMED = {"Given": "States", "Held": "FrozenView"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{name} is called {_RENAMED[name]} now", DeprecationWarning, stacklevel=2)
+    return globals()[_RENAMED[name]]

@@ -6,12 +6,11 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
-from continua.axes import Grid
+from continua.axes import Grid, Grids
 from continua.config import register
 from continua.errors import ConfigError
 from continua.fields import Parametrisation
-from continua.models.embed import rows
-from continua.operators import Context, Grids
+from continua.operators import Context
 from continua.typing import Tensor
 
 
@@ -35,10 +34,10 @@ class Bank(nn.Module):
 
     def forward(self, grids: Grids, context: Context) -> Context:
         """Return the context with the slots behind it."""
-        keys = self.keys.on(n=rows(self.slots), d=grids["d"])[None]
-        values = None if self.values is None else self.values.on(n=rows(self.slots), d=grids["d"])[None]
+        keys = self.keys.on(d=grids.d)[None]
+        values = None if self.values is None else self.values.on(d=grids.d)[None]
         if context.state is None or context.grid is None:
-            return replace(context, state=keys, values=values, grid=self._grid(grids["t"].nodes))
+            return replace(context, state=keys, values=values, grid=self._grid(grids.tokens.nodes))
         seen = context.values
         if values is not None or seen is not None:
             seen = _behind(context.state if seen is None else seen, keys if values is None else values)
@@ -52,14 +51,14 @@ class Bank(nn.Module):
 
     def _grid(self, like: Tensor) -> Grid:
         """Counted slots, with coordinates in the domain of the other tokens: 0, 1, … along its first direction."""
-        nodes = torch.zeros(self.slots, like.shape[-1], dtype=like.dtype, device=like.device)
-        nodes[:, 0] = torch.arange(self.slots)
+        first = torch.arange(self.slots, dtype=like.dtype, device=like.device)[:, None]
+        nodes = pad(first, (0, like.shape[-1] - 1))
         ones = torch.ones((), dtype=like.dtype, device=like.device).expand(self.slots)
         return Grid(nodes, ones, is_counting=True, is_uniform=True, is_unit=True)
 
 
 def _behind(state: Tensor, slots: Tensor) -> Tensor:
-    return torch.cat([state, slots.to(state.dtype).expand(len(state), -1, -1)], 1)
+    return torch.cat([state, slots.to(state.dtype).expand(state.shape[0], -1, -1)], 1)
 
 
 def _open(pairs: Tensor | None, slots: int) -> Tensor | None:

@@ -1,11 +1,15 @@
 """What a model is given: values at tokens, and where and when those tokens are."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
-from continua.axes import Axis, Grid, Points, Rule, Samples, counting, grid_on
+from continua.axes import Axis, Grid, Points, Samples, counting
+from continua.checks import looking
+from continua.constants import at_least_single
 from continua.errors import GridError, MaskError, ShapeError
 from continua.typing import Callable, Tensor
 
@@ -20,6 +24,7 @@ class Batch:
     ``at(t=…)``. ``observed`` marks what is present. ``grid`` gives nodes and weights outright. ``pairs`` restricts or
     biases attention (see ``Context``). ``types`` are token types; ``source`` is what an encoder reads. ``asked`` are
     the points [n, k] or [b, n, k] (or their grid) at which answers are wanted, where these are not the tokens' own.
+    ``laid`` says that ``model.laid`` made it: values are those of tokens.
     """
 
     values: Tensor | Callable[[Tensor], Tensor] | None = None
@@ -31,6 +36,7 @@ class Batch:
     source: "Batch | None" = None
     cross_pairs: Tensor | None = None
     asked: Tensor | Grid | None = None
+    laid: bool = False
 
     @classmethod
     def of(cls, batch: "Batch | Tensor") -> "Batch":
@@ -38,13 +44,13 @@ class Batch:
         return batch if isinstance(batch, Batch) else cls(batch)
 
 
-def place(batch: Batch, axis: Axis, rule: Rule | None, like: Tensor) -> tuple[Batch, Grid]:
+def place(batch: Batch, axis: Axis, named: Grid | None, like: Tensor) -> tuple[Batch, Grid]:
     """Return the batch with its values evaluated, and the token grid they live on.
 
     Stamps are kept in float32 at least: half precision cannot count beyond a few hundred.
     """
-    like = like.new_empty((), dtype=torch.promote_types(like.dtype, torch.float32))
-    grid = _grid(batch, axis, rule, like)
+    like = like.new_empty((), dtype=at_least_single(like.dtype))
+    grid = _grid(batch, axis, named, like)
     values: Any = batch.values
     if values is None and grid is not None:
         values = _nothing(batch, grid)
@@ -62,11 +68,11 @@ def place(batch: Batch, axis: Axis, rule: Rule | None, like: Tensor) -> tuple[Ba
     if grid is None:
         grid = counting(values.shape[1], like)
         grid = grid if batch.observed is None else grid.only(_flags(batch.observed))
-    if len(grid) != values.shape[1]:
+    if grid.count != values.shape[1]:
         remedy = "Give one stamp for each token."
-        raise ShapeError(f"{values.shape[1]} tokens need as many nodes", got=f"{len(grid)} nodes", remedy=remedy)
+        raise ShapeError(f"{values.shape[1]} tokens need as many nodes", got=f"{grid.count} nodes", remedy=remedy)
     lead = grid.weights.shape[:-1]
-    if lead not in ((), (1,), (values.shape[0],)):
+    if len(lead) > 1 or (len(lead) == 1 and lead[0] != 1 and lead[0] != values.shape[0]):
         raise ShapeError(
             f"stamps need shape [t] or [{values.shape[0]}, t]", got=list(grid.weights.shape), remedy="Match the batch."
         )
@@ -79,13 +85,13 @@ def _nothing(batch: Batch, grid: Grid) -> Tensor:
     lead = grid.weights.shape[:-1] or grid.nodes.shape[:-2]
     source = None if batch.source is None else batch.source.values
     count = lead[0] if lead and lead[0] > 1 else len(source) if isinstance(source, Tensor) else 1
-    return grid.weights.new_zeros(count, len(grid))
+    return grid.weights.new_zeros(count, grid.count)
 
 
 def _present(values: Tensor, grid: Grid) -> Tensor:
     """Zero where a token is absent: whatever was written there (NaN, −100) reaches no observed token or gradient."""
     observed = grid.observed
-    if not bool(observed.any(-1).all()):
+    if looking() and not bool(observed.any(-1).all()):
         remedy = "Drop the sequence, or mark at least one token as observed."
         raise GridError("a sequence needs at least one observed token", got="one with none", remedy=remedy)
     return values.masked_fill(~(observed if values.dim() == 2 else observed[..., None]), 0)
@@ -120,13 +126,13 @@ def _points(batch: Batch, axis: Axis, observed: Tensor | None) -> Tensor:
         return times
     if times.dim() == 2 and observed.dim() == 2:
         times = times.expand(len(observed), -1, -1)
-    if observed.shape not in (times.shape[-2:-1], times.shape[:-1]):
+    if observed.shape[-1] != times.shape[-2] or (observed.dim() == 2 and observed.shape[0] != times.shape[0]):
         got, remedy = f"{list(observed.shape)} for {list(times.shape[:-1])}", "Give one flag for each stamp."
         raise ShapeError("observed needs the shape of the stamps", got=got, remedy=remedy)
     return times
 
 
-def _grid(batch: Batch, axis: Axis, rule: Rule | None, like: Tensor) -> Grid | None:
+def _grid(batch: Batch, axis: Axis, named: Grid | None, like: Tensor) -> Grid | None:
     """The grid that the batch or the discretisation names; ``None``: count the tokens."""
     observed = None if batch.observed is None else _flags(batch.observed)
     if batch.grid is not None:
@@ -134,10 +140,29 @@ def _grid(batch: Batch, axis: Axis, rule: Rule | None, like: Tensor) -> Grid | N
         return grid if observed is None else grid.only(observed)
     if batch.times is not None:
         return Samples().on(axis, _points(batch, axis, observed).to(like), observed)
-    if rule is not None:
-        grid = grid_on(axis, rule).to(like)
-        return grid if observed is None else grid.only(observed)
+    if named is not None:
+        return named if observed is None else named.only(observed)
     if isinstance(axis, Points):
         return None
     remedy = "Pass Batch(values, times=…), or name a rule: model.at(t=Midpoint(n))."
     raise GridError("tokens on a continuous axis need stamps", got="none", remedy=remedy)
+
+
+def _flattened(batch: Batch) -> tuple[list[Any], Any]:
+    names = [f.name for f in fields(batch) if getattr(batch, f.name) is not None]
+    return [getattr(batch, name) for name in names], names
+
+
+def _named(batch: Batch) -> tuple[list[tuple[Any, Any]], Any]:
+    values, names = _flattened(batch)
+    return [(pytree.GetAttrKey(name), value) for name, value in zip(names, values, strict=True)], names
+
+
+def _restored(values: Iterable[Any], names: Any) -> Batch:
+    return Batch(**dict(zip(names, values, strict=True)))
+
+
+# so that torch.export sees the tensors of a batch as inputs
+pytree.register_pytree_node(
+    Batch, _flattened, _restored, serialized_type_name="continua.Batch", flatten_with_keys_fn=_named
+)

@@ -1,29 +1,60 @@
 """Embeddings: from data to the field X(0, t, d)."""
 
+from typing import Any, NamedTuple
+
 from torch import nn
 from torch.nn.functional import embedding
 
-from continua.axes import Counting, Grid, Points, grid_on
+from continua.axes import Grid, Grids
 from continua.config import register
 from continua.errors import ShapeError
-from continua.fields import Parametrisation
+from continua.fields import Field, Parametrisation
 from continua.fields.role import LIFT, SHIFT
 from continua.models.batch import Batch
-from continua.operators import Encoding, Grids, Integral, Operator, depth_grid
+from continua.operators import Context, Encoding, Integral, Operator
 from continua.typing import Tensor
 
 START = 0.0
 
 
-def apply_once(operator: Operator, grids: Grids, x: Tensor) -> Tensor:
-    """Apply an operator outside the flow (its weights do not depend on depth), which may be told its ``steps``."""
-    f, args = operator.bind({**grids, "z": grids.get("steps", depth_grid((START,)))})
+class Embedding(nn.Module):
+    """Data to X(0): ``read`` samples the tables on the grids, ``forward`` looks things up in them."""
+
+    vocab: int | None = None  # how many words it knows, where it reads words
+    room: int | None = None  # how many tokens its positions have room for, where that is bounded
+
+    @property
+    def tied_table(self) -> Field | None:
+        """The table that a tied readout answers with."""
+        return None
+
+    def lay(self, batch: Batch) -> Batch:
+        """Turn what is given into tokens, before these are placed."""
+        return batch
+
+    def read(self, grids: Grids) -> Any:
+        """Sample the tables."""
+        return None
+
+    def forward(self, batch: Batch, grids: Grids, read: Any = None) -> Tensor:
+        """Return X(0) on the grids, [b, t, d]; ``read`` are tables that were sampled before."""
+        raise NotImplementedError
+
+
+def apply_once(operator: Operator, read: Any, grids: Grids, x: Tensor) -> Tensor:
+    """Apply an operator outside the flow (its weights do not depend on depth)."""
+    f, args = operator.place(read, grids, Context())
     return f(START, x, args)
 
 
-def rows(count: int) -> Grid:
-    """The grid of a table's counted rows."""
-    return grid_on(Points(count), Counting(count))
+def added(position: Encoding | None, x: Tensor, grids: Grids, rows: Any) -> Tensor:
+    """x + p(t, d), where there are positions."""
+    return x if position is None else x + position(grids.tokens, grids.d, x, rows)
+
+
+def observed_only(x: Tensor, t: Grid) -> Tensor:
+    """Zero where a token is absent."""
+    return x.masked_fill(~t.observed[..., None], 0.0) if t.has_gaps else x
 
 
 def _looked_up(ids: Tensor, table: Tensor, pad: int | None = None) -> Tensor:
@@ -34,8 +65,25 @@ def _looked_up(ids: Tensor, table: Tensor, pad: int | None = None) -> Tensor:
         raise ShapeError(f"the table has the numbers 0 to {len(table) - 1}", got=got, remedy=remedy) from outside
 
 
+class TokenTables(NamedTuple):
+    """The tables of an embedding of words, on the d grid."""
+
+    words: Tensor
+    types: Tensor | None
+    position: Any
+    norm: Any
+
+
+class ValueTables(NamedTuple):
+    """The maps of an embedding of values, on the d grid."""
+
+    table: Tensor
+    bias: Tensor
+    position: Any
+
+
 @register
-class Tokens(nn.Module):
+class Tokens(Embedding):
     """X(0, t, d) = E(token(t), d) + type(t, d) + p(t, d), normalised if ``norm`` is given.
 
     Looking up the token ``pad`` sends no gradient to its row, as BERT has it.
@@ -53,33 +101,50 @@ class Tokens(nn.Module):
         pad: int | None = None,
     ) -> None:
         super().__init__()
-        self.vocab, self.position, self.norm, self.pad = vocab, position, norm, pad
+        self.vocab = vocab
+        self.position = position
+        self.norm = norm
+        self.pad = pad
+        self.room = None if position is None else position.room
         self.table = weights.table(vocab, "d", std)
         self.types = weights.table(types, "d", std) if types else None
         self.type_count = types
 
-    def forward(self, batch: Batch, grids: Grids) -> Tensor:
+    @property
+    def tied_table(self) -> Field | None:
+        """The words."""
+        return self.table
+
+    def read(self, grids: Grids) -> TokenTables:
+        """Words, types, positions and the norm."""
+        return TokenTables(
+            words=self.table.on(d=grids.d),
+            types=None if self.types is None else self.types.on(d=grids.d),
+            position=None if self.position is None else self.position.read(grids.d),
+            norm=None if self.norm is None else self.norm.read(grids),
+        )
+
+    def forward(self, batch: Batch, grids: Grids, read: TokenTables | None = None) -> Tensor:
         """Look the tokens up on the d grid."""
         ids = batch.values
         if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dim() != 2:
             got = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
             raise ShapeError("tokens are whole numbers of shape [b, t]", got=got, remedy="Tokenise the text first.")
-        x = _looked_up(ids, self.table.on(n=rows(self.vocab), d=grids["d"]), self.pad)
-        if self.types is not None:
+        tables = self.read(grids) if read is None else read
+        x = _looked_up(ids, tables.words, self.pad)  # [b, t, d]
+        if tables.types is not None:
             if batch.types is not None and batch.types.shape != ids.shape:
                 remedy = "Give one type for each token."
                 raise ShapeError(
                     f"token types need shape {list(ids.shape)}", got=list(batch.types.shape), remedy=remedy
                 )
-            table = self.types.on(n=rows(self.type_count), d=grids["d"])
-            x = x + (table[0] if batch.types is None else _looked_up(batch.types, table))
-        if self.position is not None:
-            x = x + self.position(grids["t"], grids["d"], x)
-        return x if self.norm is None else apply_once(self.norm, grids, x)
+            x = x + (tables.types[0] if batch.types is None else _looked_up(batch.types, tables.types))
+        x = added(self.position, x, grids, tables.position)
+        return x if self.norm is None else apply_once(self.norm, tables.norm, grids, x)
 
 
 @register
-class Observations(nn.Module):
+class Observations(Embedding):
     """X(0, t, d) = Σ_i (u_i(t) − m)/s B(i, d) + b(d) + p(t, d): fields or series, ``channels`` values at each node.
 
     ``scale`` = (m, s) brings the values of all channels to mean zero and spread one.
@@ -94,28 +159,41 @@ class Observations(nn.Module):
         scale: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         super().__init__()
-        self.channels, self.position, self.scale = channels, position, scale
+        self.channels = channels
+        self.position = position
+        self.scale = scale
         self.table = weights.table(channels, "d", std=channels**-0.5, role=LIFT)
         self.bias = weights.table(1, "d", std=0.02, role=SHIFT)
 
-    def forward(self, batch: Batch, grids: Grids) -> Tensor:
+    @property
+    def tied_table(self) -> Field | None:
+        """The lift of the channels."""
+        return self.table
+
+    def read(self, grids: Grids) -> ValueTables:
+        """The lift of the channels, its bias and the positions."""
+        return ValueTables(
+            table=self.table.on(d=grids.d),
+            bias=self.bias.on(d=grids.d),
+            position=None if self.position is None else self.position.read(grids.d),
+        )
+
+    def forward(self, batch: Batch, grids: Grids, read: ValueTables | None = None) -> Tensor:
         """Lift the channels to the d grid; absent tokens start at zero."""
         values = batch.values
         if not isinstance(values, Tensor) or values.dim() != 3 or values.shape[-1] != self.channels:
             got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ShapeError(f"observations need shape [b, t, {self.channels}]", got=got, remedy="Check the channels.")
-        table = self.table.on(n=rows(self.channels), d=grids["d"])
-        values = values.to(table)
+        tables = self.read(grids) if read is None else read
+        values = values.to(tables.table)
         if self.scale != (0.0, 1.0):
             values = (values - self.scale[0]) / self.scale[1]
-        x = values @ table + self.bias.on(n=rows(1), d=grids["d"])
-        if self.position is not None:
-            x = x + self.position(grids["t"], grids["d"], x)
-        return x.masked_fill(~grids["t"].observed[..., None], 0.0) if grids["t"].has_gaps else x
+        x = added(self.position, values @ tables.table + tables.bias, grids, tables.position)  # [b, t, d]
+        return observed_only(x, grids.tokens)
 
 
 @register
-class Queries(nn.Module):
+class Queries(Embedding):
     """X(0, t, d) = ∫ B(d, c) p(t, c) dμ(c) + b(d): a question is its time alone, whatever values come with it.
 
     Discrete case: ``nn.Linear(n, n)`` of a position encoding.
@@ -126,22 +204,28 @@ class Queries(nn.Module):
         self.position = position
         self.lift = Integral(weights)
 
-    def forward(self, batch: Batch, grids: Grids) -> Tensor:
+    def read(self, grids: Grids) -> tuple[Any, Any]:
+        """The positions and the map behind them."""
+        return self.position.read(grids.d), self.lift.read(grids)
+
+    def forward(self, batch: Batch, grids: Grids, read: tuple[Any, Any] | None = None) -> Tensor:
         """Encode the times; every sample asks at its own, or all at the same."""
+        rows, lift = self.read(grids) if read is None else read
         like = next(self.lift.parameters())
-        p = self.position(grids["t"], grids["d"], like)
-        x = apply_once(self.lift, grids, p.expand(len(batch.values), *p.shape[-2:]))  # type: ignore[arg-type]
-        return x.masked_fill(~grids["t"].observed[..., None], 0.0) if grids["t"].has_gaps else x
+        p = self.position(grids.tokens, grids.d, like, rows)
+        samples = batch.values.shape[0]  # type: ignore[union-attr]
+        x = apply_once(self.lift, lift, grids, p.expand(samples, *p.shape[-2:]))
+        return observed_only(x, grids.tokens)
 
 
 @register
-class States(nn.Module):
+class States(Embedding):
     """X(0, t, d) is handed over as it is: [b, t, n] on the d grid of the call (layers used on their own)."""
 
-    def forward(self, batch: Batch, grids: Grids) -> Tensor:
+    def forward(self, batch: Batch, grids: Grids, read: None = None) -> Tensor:
         """Check the width."""
         x = batch.values
-        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != len(grids["d"]):
+        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != grids.d.count:
             got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise ShapeError(f"the state needs shape [b, t, {len(grids['d'])}]", got=got, remedy="Match at(d=…).")
+            raise ShapeError(f"the state needs shape [b, t, {grids.d.count}]", got=got, remedy="Match at(d=…).")
         return x

@@ -1,26 +1,23 @@
 """Two flows, one of which looks at the end of the other."""
 
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from torch import nn
-
-from continua.axes import Axes, Discretisation, Grid, at
+from continua.axes import Axes, Discretisation
 from continua.config import register
 from continua.errors import ConfigError, ShapeError
-from continua.flow import Adjoint, SaveAt, Trajectory
-from continua.flow.vectorfield import Cost
+from continua.models.base import ModelBase
 from continua.models.batch import Batch
 from continua.models.embed import Tokens
-from continua.models.generate import generate
-from continua.models.store import save
-from continua.models.transformer import Transformer, View
+from continua.models.model import Pass, Reads
+from continua.models.transformer import Transformer, chosen_sizes
+from continua.models.view import View
 from continua.operators import Context
-from continua.typing import Callable, Tensor
+from continua.typing import Tensor
 
 
 @register
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(ModelBase):
     """The decoder's cross-attention integrates over the encoder's final field, against the encoder's measure.
 
     ``Batch(values, source=Batch(…))``: the source goes to the encoder. One discretisation serves both; what it leaves
@@ -30,7 +27,10 @@ class EncoderDecoder(nn.Module):
 
     def __init__(self, encoder: Transformer, decoder: Transformer, shared: bool = False) -> None:
         super().__init__()
-        self.encoder, self.decoder = encoder, decoder
+        self.encoder = encoder
+        self.decoder = decoder
+        self.execution = decoder.execution
+        encoder.execution = decoder.execution  # one way of running serves both
         if shared:
             _share_table(encoder.embed, decoder.embed)
 
@@ -40,59 +40,56 @@ class EncoderDecoder(nn.Module):
         return self.decoder.axes
 
     @property
-    def adjoint(self) -> Adjoint:
-        """How the decoder's gradients are computed; setting it sets both flows'."""
-        return self.decoder.adjoint
+    def native(self) -> Discretisation:
+        """The decoder's native discretisation."""
+        return self.decoder.native
 
-    @adjoint.setter
-    def adjoint(self, adjoint: Adjoint) -> None:
-        self.encoder.adjoint = self.decoder.adjoint = adjoint
+    @property
+    def flows(self) -> tuple[Transformer, ...]:
+        """The encoder, and the decoder that answers."""
+        return self.encoder, self.decoder
 
-    def forward(self, batch: Batch, at: Discretisation | None = None) -> Tensor:
+    def forward(self, batch: Batch, at: Discretisation | None = None, told: Pass | None = None) -> Tensor:
         """Encode the source, then decode the values beside it."""
-        return self.run(batch, at)[0]
+        reads = None if told is None else told.reads
+        encoded = self.beside(batch, at, None if reads is None else reads.source)
+        if told is None:
+            told = Pass()
+        if told.context is not None:
+            encoded = replace(encoded, cache=told.context.cache, record=told.context.record)
+        told.context = encoded
+        answer: Tensor = self.decoder(batch, at, told)
+        return answer
 
-    def run(
-        self,
-        batch: Batch,
-        at: Discretisation | None = None,
-        keep: SaveAt = SaveAt(),  # noqa: B008  (frozen)
-        cost: Callable[[Grid, Grid], Cost | None] | None = None,
-    ) -> tuple[Tensor, Trajectory, Grid]:
-        """Return the answer, the decoder's path (its running cost is the decoder's) and its token grid."""
-        return self.decoder.run(batch, at, self.beside(batch, at), keep, cost)
+    def read(self, at: Discretisation | None = None) -> Reads:
+        """Read the weights of both flows, to be kept while they do not change."""
+        return replace(self.decoder.read(at), source=self.encoder.read(at))
+
+    def laid(self, batch: Batch, at: Discretisation | None = None) -> Batch:
+        """Return the batch and its source as tokens on their grids; see ``Transformer.laid``."""
+        source = None if batch.source is None else self.encoder.laid(batch.source, at)
+        return replace(self.decoder.laid(batch, at), source=source)
 
     def velocity(self, batch: Batch, z: float, x: Tensor, at: Discretisation | None = None) -> Tensor:
         """Return the decoder's F(z, x); the source is encoded for it."""
         return self.decoder.velocity(batch, z, x, at, self.beside(batch, at))
 
-    def beside(self, batch: Batch, at: Discretisation | None = None) -> Context:
+    def beside(self, batch: Batch, at: Discretisation | None = None, reads: Reads | None = None) -> Context:
         """Encode the source: what the decoder looks at."""
-        if batch.source is None:
+        if not isinstance(batch, Batch) or batch.source is None:
             raise ShapeError("an encoder–decoder needs a source", got="none", remedy="Pass Batch(values, source=…).")
-        memory, _, grid = self.encoder.run(batch.source, at)
-        return Context(memory, grid, cross_pairs=batch.cross_pairs)
-
-    def states(self, batch: Batch, at: Discretisation | None = None, every: int = 1) -> Trajectory:
-        """Return the decoder's path, kept at every ``every``-th step."""
-        return self.run(batch, at, keep=SaveAt(every))[1]
-
-    def generate(self, prompt: Batch | Tensor, **choices: Any) -> Tensor:
-        """Write on from ``Batch(start tokens, source=…)``; the choices are those of ``models.generate``."""
-        return generate(self, prompt, **choices)
+        told = Pass(reads=reads)
+        memory = self.encoder(batch.source, at, told)
+        return Context(memory, told.t, cross_pairs=batch.cross_pairs)
 
     def at(self, discretisation: Discretisation | None = None, **sizes: Any) -> View:
         """Return a frozen view of both flows on another discretisation."""
         self.decoder.at(discretisation, **sizes)  # refuses what does not fit
-        return View(self, discretisation if discretisation is not None else at(**sizes))
+        return View(self, chosen_sizes(discretisation, sizes))
 
     def settle(self, wish: Discretisation | None) -> Discretisation:
         """Fill what ``wish`` leaves open with the decoder's native choice."""
         return self.decoder.settle(wish)
-
-    def save(self, folder: str | Path) -> Path:
-        """Write ``model.safetensors`` and ``config.json`` into ``folder``."""
-        return save(self, folder)
 
 
 def _share_table(owner: Any, reader: Any) -> None:

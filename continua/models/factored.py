@@ -1,45 +1,70 @@
 """Factorised tables (ALBERT): words live on a narrow counted axis, a linear map leads from there to d and back."""
 
+from dataclasses import replace
+from typing import Any, NamedTuple
+
 import torch
 from torch import nn
 from torch.nn.functional import linear
 
+from continua.axes import Grids, counted
 from continua.config import register
 from continua.fields import Field, Parametrisation, Role, kernel_std
 from continua.fields.role import HEAD, LIFT, SHIFT
 from continua.models.batch import Batch
-from continua.models.embed import rows
-from continua.models.readout import Readout
-from continua.operators import Grids
+from continua.models.embed import Embedding
+from continua.models.readout import Readout, measured
 from continua.typing import Tensor
 
 
 def _narrow(grids: Grids, size: int) -> Grids:
-    return {**grids, "d": rows(size), "c": rows(size)}
+    """The same grids with a counted axis of ``size`` points in the place of d."""
+    return replace(grids, d=counted(size, grids.d.nodes))
+
+
+class WidenedTables(NamedTuple):
+    """The inner tables, and the map to d."""
+
+    inner: Any
+    map: Tensor
+    bias: Tensor
 
 
 @register
-class Widened(nn.Module):
+class Widened(Embedding):
     """X(0, t, d) = Σ_n y(t, n) M(n, d) + b(d), where ``embed`` makes y on a counted axis of ``size`` points.
 
     Discrete case: an embedding of that width and ``nn.Linear(size, d)``.
     """
 
-    def __init__(self, weights: Parametrisation, embed: nn.Module, size: int) -> None:
+    def __init__(self, weights: Parametrisation, embed: Embedding, size: int) -> None:
         super().__init__()
-        self.embed, self.size = embed, size
+        self.embed = embed
+        self.size = size
+        self.vocab = embed.vocab
+        self.room = embed.room
         self.map = weights.table(size, "d", std=size**-0.5, role=LIFT)
         self.bias = weights.table(1, "d", std=0.02, role=SHIFT)
 
     @property
-    def table(self) -> Field | None:
-        """The narrow token table, for a tied readout."""
-        return getattr(self.embed, "table", None)
+    def tied_table(self) -> Field | None:
+        """The narrow token table."""
+        return self.embed.tied_table
 
-    def forward(self, batch: Batch, grids: Grids) -> Tensor:
+    def lay(self, batch: Batch) -> Batch:
+        """As the inner embedding does."""
+        return self.embed.lay(batch)
+
+    def read(self, grids: Grids) -> WidenedTables:
+        """The tables of both."""
+        inner = self.embed.read(_narrow(grids, self.size))
+        return WidenedTables(inner, self.map.on(d=grids.d), self.bias.on(d=grids.d))
+
+    def forward(self, batch: Batch, grids: Grids, read: WidenedTables | None = None) -> Tensor:
         """Embed on the narrow axis, then lift to the d grid."""
-        y = self.embed(batch, _narrow(grids, self.size))
-        return linear(y, self.map.on(n=rows(self.size), d=grids["d"]).mT, self.bias.on(n=rows(1), d=grids["d"])[0])
+        tables = self.read(grids) if read is None else read
+        y = self.embed(batch, _narrow(grids, self.size), tables.inner)
+        return linear(y, tables.map.mT, tables.bias[0])
 
 
 @register
@@ -51,7 +76,8 @@ class Narrowed(nn.Module):
 
     def __init__(self, weights: Parametrisation, readout: Readout, size: int) -> None:
         super().__init__()
-        self.readout, self.size = readout, size
+        self.readout = readout
+        self.size = size
         self.map = weights.table(size, "d", kernel_std(weights, "d"), role=HEAD)
         self.bias = nn.Parameter(torch.zeros(size))
 
@@ -59,10 +85,22 @@ class Narrowed(nn.Module):
         """The bias is a plain parameter."""
         return {"bias": SHIFT}
 
-    def forward(self, x: Tensor, grids: Grids, table: Field | None) -> Tensor:
+    @property
+    def out(self) -> int | None:
+        """How many numbers it answers."""
+        return self.readout.out
+
+    @property
+    def answers_each_token(self) -> bool:
+        """Whether every token has an answer of its own."""
+        return self.readout.answers_each_token
+
+    def read(self, grids: Grids, table: Field | None) -> tuple[Tensor, Any]:
+        """The map from d, with the measure of d in it, and what the inner readout reads."""
+        return measured(self.map, grids.d), self.readout.read(_narrow(grids, self.size), table)
+
+    def forward(self, x: Tensor, grids: Grids, table: Field | None, read: tuple[Tensor, Any] | None = None) -> Tensor:
         """Integrate over d, then answer."""
-        d = grids["d"]
-        kernel = self.map.on(n=rows(self.size), d=d)
-        y = linear(x, kernel if d.is_unit else kernel * d.weights.to(kernel), self.bias)
-        answer: Tensor = self.readout(y, _narrow(grids, self.size), table)
+        kernel, inner = self.read(grids, table) if read is None else read
+        answer: Tensor = self.readout(linear(x, kernel, self.bias), _narrow(grids, self.size), table, inner)
         return answer

@@ -6,18 +6,26 @@ so a view needs fixed steps; and where tokens are counted, so that the stamps of
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from continua.axes import Discretisation, Grid, Points, counting
 from continua.errors import ConfigError, GridError, MaskError, ShapeError, SolveError
-from continua.fields.field import unchanged
-from continua.flow import Fixed, solve
+from continua.flow import Fixed
 from continua.models.batch import Batch, place
+from continua.models.model import Pass
 from continua.models.sampling import Greedy, Sampling
-from continua.operators import Attention, Cache, Context, Learned
+from continua.operators import Attention, Cache, Context
 from continua.typing import Tensor
+
+
+@runtime_checkable
+class OnDiscretisation(Protocol):
+    """A view: a model and where it is looked at."""
+
+    model: Any
+    discretisation: Discretisation
 
 
 def generate(
@@ -59,9 +67,12 @@ def stream(
     pad: int | None = None,
 ) -> Iterator[Tensor]:
     """Yield each new token [b] as soon as it is made; the arguments are those of ``generate``."""
-    model, at = (model.model, model.discretisation) if hasattr(model, "discretisation") else (model, None)
+    at = None
+    if isinstance(model, OnDiscretisation):
+        at = model.discretisation
+        model = model.model
     batch = _together(prompt, observed)
-    decoder = getattr(model, "decoder", model)
+    decoder = model.flows[-1]
     _check_model(decoder, at)
     if tokens < 1:
         raise ConfigError("generation writes at least one token", got=tokens, remedy="Give tokens=n with n ≥ 1.")
@@ -124,25 +135,22 @@ class _Writer:
     """A model on one discretisation, and what it remembers of the tokens so far."""
 
     def __init__(self, model: Any, at: Discretisation, t: Grid) -> None:
-        self.model, self.t, self.vocab = model, t, model.embed.vocab
-        self.grids, self.depth = at.grids(model.axes), at.z
-        self.span = (model.axes.z.start, model.axes.z.end)
+        self.model = model
+        self.at = at
+        self.t = t
+        self.vocab = model.embed.vocab
         self.cache = Cache()
         self.context = Context(cache=self.cache)
+        self.reads = model.read(at)
         self.lengths = t.observed.sum(-1).to(t.nodes)[:, None, None] if t.has_gaps else None
 
     def read(self, batch: Batch) -> Tensor:
         """Take the prompt in; return the logits [b, v] behind its last observed token."""
-        x = self._walk(batch, self.t)
-        if not self.t.has_gaps:
-            return self._answer(x[:, -1:])
-        last = len(self.t) - 1 - self.t.observed.flip(-1).long().argmax(-1)
-        return self._answer(x[torch.arange(len(x), device=x.device), last][:, None])
+        return self._pass(batch, self.t)
 
     def write(self, token: Tensor) -> Tensor:
         """Take one token [b] in; return the logits behind it."""
-        with unchanged():
-            return self._answer(self._walk(Batch(token[:, None]), self._next()))
+        return self._pass(Batch(token[:, None]), self._next())
 
     def _next(self) -> Grid:
         """Where the next token sits: behind all others, or behind the observed tokens of its own sample."""
@@ -151,18 +159,9 @@ class _Writer:
         nodes = self.lengths + (len(self.cache) - len(self.t))
         return Grid(nodes, torch.ones_like(nodes[..., 0]), is_counting=True, is_uniform=True, is_unit=True)
 
-    def _walk(self, batch: Batch, t: Grid) -> Tensor:
-        grids = {**self.grids, "t": t}
-        x0 = self.model.embed(batch, grids)
-        field, args = self.model.bind(grids, self.depth, self.context)
-        path = solve(field, x0, self.span, args=args, solver=self.depth.solver, control=self.depth, check=False)
-        self.cache.append(t)
-        final: Tensor = path.final
-        return final
-
-    def _answer(self, x: Tensor) -> Tensor:
-        grids = {**self.grids, "t": counting(1, self.t.nodes), "steps": self.model.mean_step(self.depth)}
-        logits: Tensor = self.model.readout(x, grids, getattr(self.model.embed, "table", None))
+    def _pass(self, batch: Batch, t: Grid) -> Tensor:
+        told = Pass(self.context, tokens=t, reads=self.reads, last=True)
+        logits: Tensor = self.model(batch, self.at, told)
         return logits[:, -1]
 
 
@@ -208,9 +207,9 @@ def _check_model(decoder: Any, at: Discretisation | None) -> None:
     if not isinstance(decoder.axes.t, Points) or decoder.settle(at).t is not None:
         remedy = "Use t=Points() and no at(t=…); elsewhere the stamps of tokens to come are unknown."
         raise GridError("generation counts its tokens", got=f"t on {decoder.axes.t}", remedy=remedy)
-    head = getattr(decoder.readout, "out", None)
-    vocab = getattr(decoder.embed, "vocab", None)
-    if vocab is None or head is None or any(getattr(decoder.readout, one, False) for one in ("pool", "first")):
+    head = None if decoder.readout is None else decoder.readout.out
+    vocab = decoder.embed.vocab
+    if vocab is None or head is None or not decoder.readout.answers_each_token:
         got = f"{type(decoder.embed).__name__} and {type(decoder.readout).__name__}"
         raise ConfigError("generation reads and writes tokens", got=got, remedy="Use Tokens(…) and Readout(out=vocab).")
     if head > vocab:
@@ -229,10 +228,10 @@ def _check_numbers(ids: Tensor, vocab: int, what: str) -> None:
 
 def _check_room(decoder: Any, length: int, tokens: int) -> None:
     """The last token that is written need not be read."""
-    position = getattr(decoder.embed, "position", None)
-    if not isinstance(position, Learned) or length + tokens - 1 <= position.count:
+    room = decoder.embed.room
+    if room is None or length + tokens - 1 <= room:
         return
-    free = position.count + 1 - length
+    free = room + 1 - length
     remedy = f"Ask for at most {free} tokens." if free > 0 else "Shorten the prompt."
     got = f"a prompt of {length} and {tokens} more"
-    raise ShapeError(f"the position table has {position.count} rows", got=got, remedy=remedy)
+    raise ShapeError(f"the position table has {room} rows", got=got, remedy=remedy)

@@ -1,22 +1,20 @@
 """Initialisations: how wide the weights start. A scheme says it for one kernel, ``initialise`` for a whole model."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
-from continua.axes import Grid, mass_of
+from continua.axes import Depths, Grids, Sites, mass_of
 from continua.config import register
 from continua.errors import ConfigError
 from continua.fields import Expansion, HasRoles, Neural, Separable, Use, roles
 from continua.fields.role import given
 from continua.flow import depths
-from continua.models.embed import rows
 from continua.models.encoder_decoder import EncoderDecoder
 from continua.models.transformer import Transformer
-from continua.operators import depth_grid
 from continua.typing import Letter
 
 STARTS = {Use.GAIN: 1.0, Use.SHIFT: 0.0, Use.DENSITY: 0.0}  # what leaves everything as it is; the rest is drawn
@@ -128,7 +126,7 @@ def initialise(
     branches = sum(model.block.kinds) * model.native.z.steps
     span = (model.axes.z.start, model.axes.z.end)
     where = depths(model.block.kinds, span, model.native.z.solver, model.native.z)
-    grids: dict[str, Grid] = {**model.native.grids(model.axes), "z": depth_grid(where[0])}
+    grids = replace(model.native.grids(model.axes), z=Depths(where[0]))
     _refuse(model)
     for owner in model.modules():
         if isinstance(owner, Expansion):
@@ -175,12 +173,14 @@ def _fan(field: Expansion, letters: Iterable[Letter]) -> float:
     return fan
 
 
-def _gain(field: Expansion, grids: Mapping[str, Grid]) -> float:
+def _gain(field: Expansion, grids: Grids) -> float:
     """How much wider than ``reset`` says the values are on these grids: it averages over axes, not over their nodes."""
     square = 1.0
     for letter, basis in field.bases.items():
-        grid = rows(basis.size) if letter == "n" else grids[letter]
-        if grid.key is not None and grid.key == basis.native_key(field.axes[letter]):
+        if letter == "n":  # counted rows are stored
+            continue
+        grid: Sites | None = grids.z if letter == "z" else grids[letter]
+        if grid is None or field.is_stored_on(letter, grid):
             continue
         # mean over the nodes of Σ_k B_k(x)², against the spread that reset divides by
         square *= field.matrix(letter, grid).double().square().sum(-1).mean().item() / basis.spread

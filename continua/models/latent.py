@@ -4,17 +4,17 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn.functional import pad
 
-from continua.axes import Axis, Circle, Grid, Rule, Samples, factor_rules, factors, grid_on
+from continua.axes import Axis, Circle, Grid, Grids, Rule, Samples, factor_rules, factors, grid_on
+from continua.checks import looking
 from continua.config import register
 from continua.errors import ConfigError, GridError, ShapeError
-from continua.fields import Cubic, Nodal, Parametrisation, Trigonometric
+from continua.fields import Cubic, Field, Nodal, Parametrisation, Trigonometric
 from continua.models.batch import Batch
-from continua.models.embed import Observations
-from continua.models.readout import Readout
-from continua.operators import Grids, Operator, Waves
+from continua.models.embed import Embedding, Observations
+from continua.models.readout import Readout, ReadoutWeights
+from continua.operators import Operator, Waves
 from continua.typing import Float, Tensor
 
 NEAREST = 16  # observations that a node of the latent grid is told of, where functions have jumps
@@ -22,7 +22,7 @@ NOISE = 1e-4  # spread of what the waves cannot say, relative to the spread of t
 
 
 @register
-class Latent(nn.Module):
+class Latent(Embedding):
     """Values at any nodes → values on the grid of ``rule``, then ``inner``.
 
     The function is taken as Σ_k c_k exp(2πi k·t/P) with independent c_k of variance ``spectrum``_k; its conditional
@@ -42,7 +42,10 @@ class Latent(nn.Module):
     ) -> None:
         super().__init__()
         axis = weights.axes.t
-        self.inner, self.rule, self.axis, self.sharp = inner, rule, axis, sharp
+        self.inner = inner
+        self.rule = rule
+        self.axis = axis
+        self.sharp = sharp
         self.waves = Waves(axis, (modes,) * axis.dim if isinstance(modes, int) else tuple(modes), stretch=2.0)
         numbers = torch.tensor(self.waves.numbers, dtype=torch.float64)
         self.register_buffer("spectrum", (1 + numbers.square().sum(-1)).pow(-2.0).float())
@@ -53,7 +56,7 @@ class Latent(nn.Module):
         return self.inner.channels - len(edged(self.axis))
 
     @property
-    def table(self) -> Any:
+    def tied_table(self) -> Field | None:
         """Of the inner embedding."""
         return self.inner.table
 
@@ -62,21 +65,29 @@ class Latent(nn.Module):
         """The latent grid."""
         return grid_on(self.axis, self.rule)
 
-    def forward(self, batch: Batch, grids: Grids) -> Tensor:
+    def grid_like(self, like: Tensor) -> Grid:
+        """The latent grid on the device of ``like``."""
+        return grid_on(self.axis, self.rule, like)
+
+    def read(self, grids: Grids) -> Any:
+        """The tables of the inner embedding."""
+        return self.inner.read(grids)
+
+    def forward(self, batch: Batch, grids: Grids, read: Any = None) -> Tensor:
         """Embed what was laid on the latent grid."""
         edges = edged(self.axis)
         if edges and isinstance(batch.values, Tensor):
             mean, spread = self.inner.scale
-            own = self.grid.nodes[:, list(edges)].to(batch.values)
+            own = torch.stack([grids.tokens.nodes[:, i] for i in edges], -1).to(batch.values)
             own = mean + spread * (own - own.mean(0)) / own.std(0)  # as wide as the values
             batch = replace(batch, values=torch.cat([batch.values, own.expand(len(batch.values), -1, -1)], -1))
-        x: Tensor = self.inner(batch, grids)
+        x: Tensor = self.inner(batch, grids, read)
         return x
 
     @torch.no_grad()
     def prior(self, values: Float[Tensor, "b n c"]) -> None:
         """Take the spectrum from functions on the latent grid; waves they hardly have keep a hundred-thousandth."""
-        transform, (there, _) = self.waves.bind(self.grid.to(values))
+        transform, (there, _) = self.waves.bind(self.grid_like(values))
         power = transform.analyse(values, there).square().sum(1).mean((0, 2))
         self.spectrum.copy_(power.clamp_min(1e-10 * power.max()))  # type: ignore[operator]
 
@@ -86,7 +97,8 @@ class Latent(nn.Module):
         if not isinstance(values, Tensor) or values.dim() != 3:
             got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ShapeError("functions need shape [b, n, channels]", got=got, remedy="Give their values at points.")
-        seen, own = self._seen(batch, values), self.grid
+        seen = self._seen(batch, values)
+        own = self.grid_like(values)
         if seen is None or (seen.key is not None and seen.key == own.key and not seen.has_gaps):
             return replace(batch, grid=own, times=None, observed=None)
         if seen.has_gaps:
@@ -104,7 +116,7 @@ class Latent(nn.Module):
             grid = Samples().on(self.axis, stamps.to(values), batch.observed)
         elif grid is not None and batch.observed is not None:
             grid = grid.only(batch.observed)
-        count = len(self.grid) if grid is None else len(grid)
+        count = self.rule.n if grid is None else grid.count
         if count != values.shape[1]:
             remedy = "Give one value for each point, and the points with them."
             raise ShapeError(f"{count} points need as many values", got=values.shape[1], remedy=remedy)
@@ -116,22 +128,32 @@ class Latent(nn.Module):
         Weights solve [[−|s_i − s_j|, 1], [1, 0]] (w, λ) = (−|t − s_i|, 1) (ordinary kriging): they sum to one, they are
         exact at a node, and along a line they are linear interpolation. No parameter, and linear cost.
         """
-        near, rows = self._apart(self.grid.nodes.double(), seen.nodes.double(), seen)
+        near, rows = self._apart(self._exact_nodes(seen), seen.nodes.double(), seen)
         close = [x[..., None, :].expand(*rows.shape[:-1], -1).gather(-1, rows) for x in seen.nodes.double().unbind(-1)]
         between_them = self._length([x[..., :, None] - x[..., None, :] for x in close])
         count, twins = rows.shape[-1], 1e-9 * near.mean().clamp_min(1e-9)  # equal points share their weight
-        system = pad(twins * torch.eye(count).to(near) - between_them, (0, 1, 0, 1), value=1.0)
-        system[..., -1, -1] = 0.0
+        system = pad(
+            twins * torch.eye(count, dtype=near.dtype, device=near.device) - between_them, (0, 1, 0, 1), value=1.0
+        )
+        corner = torch.zeros(count + 1, dtype=near.dtype, device=near.device)
+        corner = torch.cat([corner[:-1], corner[:1] + 1.0])
+        system = system - corner[:, None] * corner
         right = pad(-near, (0, 1), value=1.0)[..., None]
         weights = torch.linalg.solve(system, right)[..., :count, 0].to(values)
         places = rows.expand(len(values), -1, -1).flatten(1)[..., None].expand(-1, -1, values.shape[-1])
         return (values.gather(1, places).unflatten(1, rows.shape[-2:]) * weights[..., None]).sum(-2)
 
+    def _exact_nodes(self, like: Grid) -> Tensor:
+        """The nodes of the latent grid in float64, on the device of another grid."""
+        return grid_on(self.axis, self.rule, like.nodes.double()).nodes
+
     def _apart(self, own: Tensor, nodes: Tensor, seen: Grid) -> tuple[Tensor, Tensor]:
         """Distances [.., m, k] to the nearest observed nodes, and which they are."""
-        gaps = [own[:, i : i + 1].to(nodes) - nodes[..., i][..., None, :] for i in range(nodes.shape[-1])]
+        gaps = [own[:, i : i + 1] - nodes[..., i][..., None, :] for i in range(nodes.shape[-1])]
         far = torch.where(seen.observed[..., None, :], self._length(gaps), torch.inf)
-        many = min(NEAREST, int(seen.observed.sum(-1).min()))
+        many = min(NEAREST, seen.count)
+        if seen.has_gaps:
+            many = min(NEAREST, int(seen.observed.sum(-1).min()))
         found = far.topk(many, dim=-1, largest=False)
         return found.values, found.indices
 
@@ -150,9 +172,10 @@ class Latent(nn.Module):
         a QR factorisation: the normal equations would square the condition number.
         """
         exact = values.double()
-        root = torch.cat([self.spectrum.double().sqrt()] * 2).to(exact.device)  # type: ignore[operator]
-        there, here = (self.waves.angles(grid.nodes.double()) for grid in (seen, self.grid))
-        phi, back = (torch.cat([x.cos(), x.sin()], -1) * root for x in (there, here.to(there)))
+        root = torch.cat([self.spectrum.double().sqrt()] * 2)  # type: ignore[operator]
+        there = self.waves.angles(seen.nodes.double())
+        here = self.waves.angles(self._exact_nodes(seen))
+        phi, back = (torch.cat([x.cos(), x.sin()], -1) * root for x in (there, here))
         weights = seen.weights.double()
         share = (weights / weights.sum(-1, keepdim=True)).sqrt()[..., None]
         noise = NOISE * root.square().sum().sqrt() * torch.eye(len(root), dtype=phi.dtype, device=phi.device)
@@ -178,12 +201,12 @@ class AskedReadout(Readout):
         super().__init__(weights, out, before, bias=True, scale=scale)
         self.axis, self.rule = weights.axes.t, rule
 
-    def forward(self, x: Tensor, grids: Grids, table: Any) -> Tensor:
+    def forward(self, x: Tensor, grids: Grids, table: Any, read: ReadoutWeights | None = None) -> Tensor:
         """Move to the asked points, then answer."""
-        if "asked" not in grids:
-            return super().forward(x, grids, table)
-        asked = grids["asked"]
-        return super().forward(between(self.axis, self.rule, asked.nodes).to(x) @ x, {**grids, "t": asked}, table)
+        if grids.asked is None:
+            return super().forward(x, grids, table, read)
+        moved = between(self.axis, self.rule, grids.asked.nodes).to(x) @ x
+        return super().forward(moved, grids.with_tokens(grids.asked), table, read)
 
 
 def between(axis: Axis, rule: Rule, nodes: Float[Tensor, "*b n k"]) -> Float[Tensor, "*b n m"]:
@@ -216,7 +239,7 @@ def inside(axis: Axis, nodes: Float[Tensor, "*b n k"]) -> None:
         if isinstance(line, Circle):
             continue
         off = (nodes[..., i] < line.start - 1e-9) | (nodes[..., i] > line.end + 1e-9)
-        if bool(off.any()):
+        if looking() and bool(off.any()):
             worst = nodes[..., i][off][0].item()
             remedy = f"Coordinate {i} runs from {line.start:g} to {line.end:g}: rescale the points, or leave them out."
             raise GridError("points must lie in the domain", got=f"{worst:g}", remedy=remedy)

@@ -1,18 +1,19 @@
 """Images as tokens: each patch of pixels is one, and a learned first token may stand beside them."""
 
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 from torch.nn.functional import linear
 
+from continua.axes import Grids
 from continua.config import register
 from continua.errors import ConfigError, ShapeError
 from continua.fields import Parametrisation
 from continua.fields.role import LIFT, SHIFT
 from continua.models.batch import Batch
-from continua.models.embed import rows
-from continua.operators import Encoding, Grids
+from continua.models.embed import Embedding, added, observed_only
+from continua.operators import Encoding
 from continua.typing import Tensor
 
 
@@ -49,15 +50,25 @@ class Pixels:
 
     def cut(self, images: Tensor, first: int = 0) -> Tensor:
         """[b, channels, height, width] → [b, first + count, entries], row by row; the first tokens are zero."""
-        (p, q), b = self.patch, len(images)
+        p, q = self.patch
+        b = images.shape[0]
         high, wide = self.height // p, self.width // q
         whole = images[:, :, : high * p, : wide * q].reshape(b, self.channels, high, p, wide, q)
         patches = whole.permute(0, 2, 4, 1, 3, 5).reshape(b, self.count, self.entries)
         return torch.nn.functional.pad(patches, (0, 0, first, 0)) if first else patches
 
 
+class PatchTables(NamedTuple):
+    """The maps of an embedding of patches, on the d grid."""
+
+    table: Tensor
+    bias: Tensor
+    first: Tensor | None
+    position: Any
+
+
 @register
-class Patches(nn.Module):
+class Patches(Embedding):
     """X(0, t, d) = Σ_i u_i(t) B(i, d) + b(d) + p(t, d) over the entries i of patch t.
 
     With ``first`` the token grid is the disjoint union of one point, t = 0, and the patches, t = 1, 2, …: the state
@@ -70,14 +81,16 @@ class Patches(nn.Module):
         self, weights: Parametrisation, pixels: Pixels, position: Encoding | None = None, first: bool = True
     ) -> None:
         super().__init__()
-        self.pixels, self.position = pixels, position
+        self.pixels = pixels
+        self.position = position
         self.table = weights.table(pixels.entries, "d", std=pixels.entries**-0.5, role=LIFT)
         self.bias = weights.table(1, "d", std=0.02, role=SHIFT)
         self.first = weights.table(1, "d", std=0.02) if first else None
 
     def lay(self, batch: Batch) -> Batch:
         """Turn images into patch vectors, before tokens are placed."""
-        images, wanted = batch.values, self.pixels
+        images = batch.values
+        wanted = self.pixels
         if not isinstance(images, Tensor) or images.dim() != 4:
             return batch
         if images.shape[1:] != (wanted.channels, wanted.height, wanted.width):
@@ -85,21 +98,28 @@ class Patches(nn.Module):
             raise ShapeError(f"images need shape {shape}", got=list(images.shape), remedy="Resize or crop them.")
         return replace(batch, values=wanted.cut(images, first=int(self.first is not None)))
 
-    def forward(self, batch: Batch, grids: Grids) -> Tensor:
+    def read(self, grids: Grids) -> PatchTables:
+        """The map of a patch, its bias, the first token and the positions."""
+        return PatchTables(
+            table=self.table.on(d=grids.d),
+            bias=self.bias.on(d=grids.d),
+            first=None if self.first is None else self.first.on(d=grids.d),
+            position=None if self.position is None else self.position.read(grids.d),
+        )
+
+    def forward(self, batch: Batch, grids: Grids, read: PatchTables | None = None) -> Tensor:
         """Lift the patches to the d grid; absent tokens start at zero."""
-        values, t, d = batch.values, grids["t"], grids["d"]
+        values = batch.values
+        t = grids.tokens
         if not isinstance(values, Tensor) or values.dim() != 3 or values.shape[-1] != self.pixels.entries:
             got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
             remedy = "Give images [b, channels, height, width]."
             raise ShapeError(f"patches have {self.pixels.entries} entries", got=got, remedy=remedy)
-        table = self.table.on(n=rows(self.pixels.entries), d=d)
-        x = linear(values.to(table), table.mT, self.bias.on(n=rows(1), d=d)[0])
-        if self.first is not None:
-            slot = self.first.on(n=rows(1), d=d)
+        tables = self.read(grids) if read is None else read
+        x = linear(values.to(tables.table), tables.table.mT, tables.bias[0])
+        if tables.first is not None:
             if t.is_counting and t.is_ordered:
-                x = torch.cat([slot.expand(len(x), 1, -1), x[:, 1:]], 1)
+                x = torch.cat([tables.first.expand(x.shape[0], 1, -1), x[:, 1:]], 1)
             else:
-                x = torch.where(t.nodes[..., :1] == 0, slot, x)
-        if self.position is not None:
-            x = x + self.position(t, d, x)
-        return x.masked_fill(~t.observed[..., None], 0.0) if t.has_gaps else x
+                x = torch.where(t.nodes[..., :1] == 0, tables.first, x)
+        return observed_only(added(self.position, x, grids, tables.position), t)

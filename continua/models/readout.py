@@ -1,15 +1,31 @@
 """Readouts: from the field X(Z, t, d) to an answer."""
 
+from typing import Any, NamedTuple
+
 from torch import nn
 from torch.nn.functional import linear
 
+from continua.axes import Grid, Grids
 from continua.config import register
 from continua.errors import ConfigError
 from continua.fields import Field, Parametrisation, Role, kernel_std
 from continua.fields.role import HEAD, SHIFT
-from continua.models.embed import apply_once, rows
-from continua.operators import Grids, Operator
+from continua.models.embed import apply_once, observed_only
+from continua.operators import Operator
 from continua.typing import Tensor
+
+
+def measured(head: Field, d: Grid) -> Tensor:
+    """R(v, d) w(d): with the measure of d folded in, the integral over d is a plain product."""
+    kernel = head.on(d=d)
+    return kernel if d.is_unit else kernel * d.weights.to(kernel)
+
+
+class ReadoutWeights(NamedTuple):
+    """What a readout reads: the weights of the operators before the head, and the head."""
+
+    before: tuple[Any, ...]
+    kernel: Tensor | None
 
 
 @register
@@ -35,7 +51,11 @@ class Readout(nn.Module):
         super().__init__()
         if (tied or bias) and out is None:
             raise ConfigError("a head needs to know its size", got="out=None", remedy="Give out=the vocabulary size.")
-        self.out, self.tied, self.pool, self.scale, self.first = out, tied, pool, scale, first
+        self.out = out
+        self.tied = tied
+        self.pool = pool
+        self.scale = scale
+        self.first = first
         self.before = nn.ModuleList(before)
         self.head = weights.table(out, "d", kernel_std(weights, "d"), HEAD) if out is not None and not tied else None
         self.bias = nn.Parameter(_zeros(out)) if bias and out is not None else None
@@ -44,24 +64,32 @@ class Readout(nn.Module):
         """The bias is a plain parameter."""
         return {} if self.bias is None else {"bias": SHIFT}
 
-    def forward(self, x: Tensor, grids: Grids, table: Field | None) -> Tensor:
+    def read(self, grids: Grids, table: Field | None) -> ReadoutWeights:
+        """The operators before the head, and the head on the d grid; ``table`` is the embedding's."""
+        head = table if self.tied else self.head
+        kernel = measured(head, grids.d) if self.out is not None and head is not None else None
+        return ReadoutWeights(tuple(operator.read(grids) for operator in self.before), kernel)  # type: ignore[operator]
+
+    def forward(self, x: Tensor, grids: Grids, table: Field | None, read: ReadoutWeights | None = None) -> Tensor:
         """Return the answer; absent tokens answer zero and enter no average."""
-        t, d = grids["t"], grids["d"]
-        for operator in self.before:
-            x = apply_once(operator, grids, x)  # type: ignore[arg-type]
+        t = grids.tokens
+        weights = self.read(grids, table) if read is None else read
+        for operator, own in zip(self.before, weights.before, strict=True):
+            x = apply_once(operator, own, grids, x)  # type: ignore[arg-type]
         if self.pool:
-            weights = t.weights.to(x)
-            x = (weights[..., None] * x).sum(-2) / weights.sum(-1)[..., None]
+            share = t.weights.to(x)
+            x = (share[..., None] * x).sum(-2) / share.sum(-1)[..., None]
         elif self.first:
             x = x[:, 0]
         x = x if self.scale == 1.0 else x * self.scale
-        head = table if self.tied else self.head
-        if self.out is not None and head is not None:
-            kernel = head.on(n=rows(self.out), d=d)
-            x = linear(x if d.is_unit else x * d.weights.to(x), kernel, self.bias)
-        if t.has_gaps and not (self.pool or self.first):
-            x = x.masked_fill(~t.observed[..., None], 0.0)
-        return x
+        if weights.kernel is not None:
+            x = linear(x, weights.kernel, self.bias)  # [b, t, v]
+        return x if self.pool or self.first else observed_only(x, t)
+
+    @property
+    def answers_each_token(self) -> bool:
+        """Whether every token has an answer of its own."""
+        return not (self.pool or self.first)
 
 
 def _zeros(count: int) -> Tensor:

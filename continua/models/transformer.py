@@ -1,18 +1,17 @@
 """The continuous Transformer: where operators meet solvers."""
 
-from bisect import bisect_right
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
-from torch import nn
 
-from continua.axes import Axes, Discretisation, Grid, at
+from continua import constants
+from continua.axes import Axes, Axis, Discretisation, Grid, Grids, Points, at
+from continua.checks import looking, without_looking
 from continua.config import register
 from continua.errors import ConfigError, ShapeError
-from continua.fields.field import unchanged
+from continua.fields import Basis
 from continua.flow import (
     Adaptive,
     Adjoint,
@@ -26,30 +25,43 @@ from continua.flow import (
     Sum,
     Trajectory,
     Tsit5,
-    depths,
     solve,
 )
+from continua.flow.finite import culprit
+from continua.flow.stepping import StepPlan
+from continua.flow.trajectory import Steps
 from continua.flow.vectorfield import Cost, read_at
 from continua.models.bank import Bank
+from continua.models.base import ModelBase
 from continua.models.batch import Batch, place
 from continua.models.build import continuous_parts
-from continua.models.embed import START
-from continua.models.generate import generate
-from continua.models.store import save
-from continua.operators import Context, Grids, Parts, depth_grid
-from continua.operators.calibration import FINEST
-from continua.typing import Args, Callable, Tensor
+from continua.models.embed import Embedding
+from continua.models.model import Execution, Pass, Reads
+from continua.models.structure import (
+    Numbers,
+    Program,
+    Structure,
+    behind_the_last,
+    decided,
+    numbers_of,
+    refuse_by_value,
+)
+from continua.models.view import View
+from continua.operators import Context, Mask, Parts
+from continua.operators.manual_backward import by_hand
+from continua.typing import Args, Letter, Tensor
+
+NATIVE = at(d=128, h=4, z=6)  # of a continuous model, unless another is asked for
 
 
 @register
-class Transformer(nn.Module):
+class Transformer(ModelBase):
     """∂X/∂z = γX + A[X] + F[X] from X(0) = embed(data) to X(Z), then a readout.
 
     ``block`` holds the parts of the field, ``native`` the discretisation the model was made for. The grid is chosen
     at the call: ``model(batch)`` uses the native one, ``model.at(d=64, h=2, z=3)(batch)`` another. ``bank`` adds
-    memory slots to what cross-attention sees. ``model.adjoint = Checkpoint(4)`` changes how gradients are computed,
-    ``model.check = False`` does not look for NaN, ``model.generator`` draws dropout: they are no part of what the
-    model is and are not saved.
+    memory slots to what cross-attention sees. ``model.execution`` says how it is run: ``model.adjoint = Checkpoint(4)``
+    changes how gradients are computed, ``model.check = False`` looks at no value.
 
     Discrete case: counting axes, nodal weights and unit ``LieTrotter(Euler())`` steps are GPT-2, BERT and their kin.
     """
@@ -58,34 +70,212 @@ class Transformer(nn.Module):
         self,
         axes: Axes,
         native: Discretisation,
-        embed: nn.Module,
+        embed: Embedding,
         block: Parts,
-        readout: nn.Module | None = None,
+        readout: Any = None,
         bank: Bank | None = None,
     ) -> None:
         super().__init__()
-        self.axes, self.embed, self.block, self.readout, self.bank = axes, embed, block, readout, bank
-        self.adjoint: Adjoint = Direct()
-        self.check, self.generator = True, None
+        self.axes = axes
+        self.embed = embed
+        self.block = block
+        self.readout = readout
+        self.bank = bank
+        self.execution = Execution()
         self.native = native.over(native, axes)
+        self._structures = constants.Cache(64)
 
-    def forward(self, batch: Batch | Tensor, at: Discretisation | None = None) -> Tensor:
-        """Return the answer of the readout, or X(Z) without one. This is the one entry; views call it."""
-        return self.run(batch, at)[0]
+    # --- one forward: prepare → bind → solve → answer -----------------------------------------------------------------
 
-    def at(self, discretisation: Discretisation | None = None, **sizes: Any) -> "View":
-        """Return a frozen view of this model on another discretisation: shared weights, gradients flow."""
-        if discretisation is not None and sizes:
-            raise ConfigError("at takes a discretisation or sizes", got="both", remedy="Use discretisation.replace(…).")
-        return View(self, self.settle(discretisation if discretisation is not None else at(**sizes)))
+    def forward(self, batch: Batch | Tensor, at: Discretisation | None = None, told: Pass | None = None) -> Tensor:
+        """Return the answer of the readout, or X(Z) without one. This is the one entry; everything calls it.
 
-    def states(self, batch: Batch | Tensor, at: Discretisation | None = None, every: int = 1) -> Trajectory:
-        """Return the path X_z, kept at every ``every``-th step."""
-        return self.run(batch, at, keep=SaveAt(every))[1]
+        ``told`` is for instruments: what a pass is told beside the batch, and what it leaves.
+        """
+        if self.execution.check or torch.compiler.is_compiling():
+            return self._pass(batch, at, told)
+        with without_looking():
+            return self._pass(batch, at, told)
 
-    def generate(self, prompt: Batch | Tensor, **choices: Any) -> Tensor:
-        """Write on behind ``prompt``; the choices (tokens, sampling, stop, …) are those of ``models.generate``."""
-        return generate(self, prompt, **choices)
+    def _pass(self, batch: Batch | Tensor, at: Discretisation | None, told: Pass | None) -> Tensor:
+        if told is not None and told.programs is not None:
+            program = self._program(batch, at, told)
+            if program is not None:
+                return self._held(cast(Tensor, batch), program, told)
+        structure = self.structure(at)
+        if torch.compiler.is_compiling():
+            refuse_by_value(structure, told)
+        batch, grids = self.prepare(batch, structure, None if told is None else told.tokens)
+        context = self._context(batch, None if told is None else told.context)
+        reads = None if told is None else told.reads
+        x0 = self.embed(batch, grids, None if reads is None else reads.embed)  # [b, t, d]
+        field, args = self.bind(grids, structure, context, reads)
+        if told is not None:
+            told.t = grids.tokens
+        if told is None or not told.whole:
+            final = self._final(x0, field, args, structure, grids.tokens)
+        else:
+            told.path = self._path(x0, field, args, structure, grids, told)
+            final = told.path.final
+        if context.cache is not None:
+            context.cache.append(grids.tokens)
+        return self._answer(final, grids, told)
+
+    def _program(self, batch: Batch | Tensor, at: Discretisation | None, told: Pass) -> Program | None:
+        """What was bound for as many counted tokens before; None where the batch says more than its values."""
+        if not isinstance(batch, Tensor) or batch.dim() != 2 or torch.compiler.is_compiling():
+            return None
+        key = (batch.shape[1], batch.device)
+        if key not in told.programs:  # type: ignore[operator]
+            told.programs[key] = self._bound(batch, at, told)  # type: ignore[index]
+        found: Program | None = told.programs[key]  # type: ignore[index]
+        return found
+
+    def _bound(self, ids: Tensor, at: Discretisation | None, told: Pass) -> Program | None:
+        structure = self.structure(at)
+        if structure.steps is None or structure.t is not None or not isinstance(self.axes.t, Points):
+            return None
+        batch, grids = self.prepare(ids, structure)
+        field, args = self.bind(grids, structure, self._context(batch, told.context), told.reads)
+        return Program(grids, self._steps(field, structure), args)
+
+    def _held(self, ids: Tensor, program: Program, told: Pass) -> Tensor:
+        """One pass with everything bound before."""
+        reads = cast(Reads, told.reads)
+        x0 = self.embed(Batch(ids), program.grids, reads.embed)
+        final = program.run(x0)
+        if self.execution.check and looking() and culprit(final) is not None:
+            told.programs = None  # walked once more to say where
+            return self._pass(ids, None, replace(told, whole=True))
+        return self._answer(final, program.grids, told)
+
+    def structure(self, at: Discretisation | None = None) -> Structure:
+        """All that is decided before data come."""
+        if torch.compiler.is_compiling():  # a graph takes the numbers as constants, and makes its own objects
+            return decided(self, at, self._numbers(at))
+        like = next(self.parameters())
+        key = (self.native if at is None else at, like.device, like.dtype)
+        return self._structures.get(key, lambda: decided(self, at, self._numbers(at)))
+
+    @torch.compiler.assume_constant_result
+    def _numbers(self, at: Discretisation | None) -> Numbers:
+        return numbers_of(self, at)
+
+    def prepare(self, batch: Batch | Tensor, structure: Structure, t: Grid | None = None) -> tuple[Batch, Grids]:
+        """The batch as tokens, and the grids of all axes; ``t`` places the tokens outright."""
+        batch = Batch.of(batch)
+        if t is None:
+            batch = batch if batch.laid else self.embed.lay(batch)
+            batch, t = place(batch, self.axes.t, structure.t, structure.grids.d.nodes)
+        asked = batch.asked
+        if isinstance(asked, Tensor):  # answers elsewhere: points without a measure
+            asked = Grid(asked, torch.ones_like(asked[..., 0]))
+        asked = None if asked is None else asked.to(t.nodes)
+        widths = structure.grids
+        return batch, Grids(d=widths.d, h=widths.h, e=widths.e, m=widths.m, t=t, z=structure.behind, asked=asked)
+
+    def bind(
+        self, grids: Grids, structure: Structure, context: Context, reads: Reads | None = None
+    ) -> tuple[Sum, list[Args]]:
+        """Read every weight field once, at the depths where each part will be asked, and place it beside the tokens.
+
+        Where these are found on the way (adaptive steps), or memory counts, the field is returned unread.
+        """
+        if self.bank is not None:
+            context = self.bank(grids, context)
+        kept = (None,) * len(structure.depths) if reads is None else reads.parts
+        adjoint = self._adjoint(context)
+        manual = not isinstance(adjoint, Direct) and not torch.compiler.is_compiling()
+        parts: list[Flow | Projection] = []
+        args: list[Args] = []
+        for operator, where, read in zip(self.block, structure.depths, kept, strict=True):
+            here = grids.with_depths(where)
+            read = operator.read(here, context.late) if read is None else read
+            bound, own = operator.place(read, here, context)
+            if manual:
+                bound = replace(bound, lean=by_hand(bound, own))
+            parts.append(Flow(bound) if operator.is_flow else Projection(bound))
+            args.append(own)
+        return Sum(tuple(parts)), args
+
+    def _final(self, x0: Tensor, field: Sum, args: list[Args], structure: Structure, t: Grid) -> Tensor:
+        """X(Z) alone, the quickest way: known steps under plain autograd."""
+        adjoint = self.execution.adjoint
+        if structure.steps is None or not (isinstance(adjoint, Direct) and adjoint.clip is None):
+            return self._solved(x0, field, args, structure, t, None, None, adjoint).final
+        plan = self._steps(field, structure)
+        final: Tensor = plan.run(x0, args, plan.everything)[1][-1]
+        if self.execution.check and looking() and culprit(final) is not None:  # walked once more to say where
+            return self._solved(x0, field, args, structure, t, None, None, adjoint).final
+        return final
+
+    @staticmethod
+    def _steps(field: Sum, structure: Structure) -> StepPlan:
+        """The known steps, of which the last state is kept."""
+        steps = cast(Steps, structure.steps)
+        moments = ((),) * (len(steps) - 1) + ((1.0,),)
+        return StepPlan(field, structure.solver, steps, moments)
+
+    def _path(
+        self, x0: Tensor, field: Sum, args: list[Args], structure: Structure, grids: Grids, told: Pass
+    ) -> Trajectory:
+        """The whole path, as far as it is to be kept."""
+        cost = None if told.cost is None else told.cost(grids.tokens, grids.d)
+        return self._solved(x0, field, args, structure, grids.tokens, told.keep, cost, self._adjoint(told.context))
+
+    def _solved(
+        self,
+        x0: Tensor,
+        field: Sum,
+        args: list[Args],
+        structure: Structure,
+        t: Grid,
+        keep: SaveAt | None,
+        cost: Cost | None,
+        adjoint: Adjoint,
+    ) -> Trajectory:
+        return solve(
+            field,
+            x0,
+            structure.span,
+            args=args,
+            solver=structure.solver,
+            control=structure.control,
+            adjoint=adjoint,
+            save=SaveAt() if keep is None else keep,
+            observed=t.observed[..., None] if t.has_gaps else None,
+            check=self.execution.check,
+            cost=cost,
+        )
+
+    def _answer(self, final: Tensor, grids: Grids, told: Pass | None) -> Tensor:
+        t = grids.tokens
+        if told is not None and told.last:
+            final, grids = behind_the_last(final, grids)
+        if self.readout is None:
+            return final.masked_fill(~t.observed[..., None], 0.0) if t.has_gaps else final
+        reads = None if told is None or told.reads is None else told.reads.readout
+        answer: Tensor = self.readout(final, grids, self.embed.tied_table, reads)
+        return answer
+
+    # --- what a pass is made of ---------------------------------------------------------------------------------------
+
+    def _adjoint(self, context: Context | None) -> Adjoint:
+        """What a context collects along the way is collected once, so nothing is walked again then."""
+        once = context is not None and (context.cache is not None or context.record is not None)
+        return Direct() if once else self.execution.adjoint
+
+    def _context(self, batch: Batch, context: Context | None) -> Context:
+        context = Context() if context is None else context
+        samples = batch.values.shape[0]  # type: ignore[union-attr]
+        if context.state is not None and context.state.shape[0] != samples:
+            remedy = "Give every sample its own source."
+            raise ShapeError(
+                f"the batch has {samples} samples", got=f"{context.state.shape[0]} of the source", remedy=remedy
+            )
+        pairs = context.pairs if batch.pairs is None else batch.pairs
+        late = self._adjoint(context).reads_late and torch.is_grad_enabled()
+        return replace(context, pairs=pairs, late=late, generator=self.execution.generator)
 
     def settle(self, wish: Discretisation | None) -> Discretisation:
         """Fill what ``wish`` leaves open with the native choice; a bare number of steps keeps the solver."""
@@ -101,66 +291,21 @@ class Transformer(nn.Module):
             settled = settled.replace(z=replace(settled.z, solver=usual))
         return settled
 
-    def run(
-        self,
-        batch: Batch | Tensor,
-        at: Discretisation | None = None,
-        context: Context | None = None,
-        keep: SaveAt = SaveAt(),  # noqa: B008  (frozen)
-        cost: Callable[[Grid, Grid], Cost | None] | None = None,
-    ) -> tuple[Tensor, Trajectory, Grid]:
-        """Walk a batch through the model: grids → embed → bind → solve → readout.
+    # --- what users call ----------------------------------------------------------------------------------------------
 
-        ``cost`` makes a running cost from the grids of t and d; its integral is the path's.
+    def at(self, discretisation: Discretisation | None = None, **sizes: Any) -> View:
+        """Return a frozen view of this model on another discretisation: shared weights, gradients flow."""
+        return View(self, self.settle(chosen_sizes(discretisation, sizes)))
+
+    def laid(self, batch: Batch | Tensor, at: Discretisation | None = None) -> Batch:
+        """Return the batch as tokens on their grid, all that depends on its stamps done: for data loaders and graphs.
+
+        Weights of scattered points, moments of cells and functions on a latent grid are computed here once, where
+        a forward pass would compute them each time, and a compiled one could not.
         """
-        chosen = self.settle(at)
-        batch, grids = self._laid(batch, chosen)
-        t, context = grids["t"], context or Context()
-        if context.state is not None and len(context.state) != len(batch.values):  # type: ignore[arg-type]
-            got, remedy = f"{len(context.state)} of the source", "Give every sample its own source."
-            raise ShapeError(f"the batch has {len(batch.values)} samples", got=got, remedy=remedy)  # type: ignore[arg-type]
-        if batch.pairs is not None:
-            context = replace(context, pairs=batch.pairs)
-        x0 = self.embed(batch, grids)
-        # what a context collects along the way is collected once, so nothing is walked again then
-        once = context.cache is not None or context.record is not None
-        adjoint = Direct() if once else self.adjoint
-        context = replace(context, late=adjoint.reads_late and torch.is_grad_enabled(), generator=self.generator)
-        field, args = self.bind(grids, chosen.z, context)
-        span = (self.axes.z.start, self.axes.z.end)
-        observed = t.observed[..., None] if t.has_gaps else None
-        path = solve(
-            field,
-            x0,
-            span,
-            args=args,
-            solver=chosen.z.solver,
-            control=chosen.z,
-            adjoint=adjoint,
-            save=keep,
-            observed=observed,
-            check=self.check and context.cache is None,
-            cost=None if cost is None else cost(t, grids["d"]),
-        )
-        table = getattr(self.embed, "table", None)
-        if context.cache is not None:
-            context.cache.append(t)
-        if self.readout is not None:
-            return self.readout(path.final, {**grids, "steps": self.mean_step(chosen.z)}, table), path, t
-        return path.final.masked_fill(~t.observed[..., None], 0.0) if t.has_gaps else path.final, path, t
-
-    def _laid(self, batch: Batch | Tensor, chosen: Discretisation) -> tuple[Batch, dict[str, Grid]]:
-        """The batch as tokens, and the grids of all axes but depth."""
-        batch, lay = Batch.of(batch), getattr(self.embed, "lay", None)  # images are cut into tokens first
-        like = next(self.parameters())
-        batch, t = place(batch if lay is None else lay(batch), self.axes.t, chosen.t, like)  # type: ignore[arg-type]
-        grids = {**chosen.grids(self.axes), "t": t}
-        asked = batch.asked
-        if isinstance(asked, Tensor):  # answers elsewhere: points without a measure
-            asked = Grid(asked, torch.ones_like(asked[..., 0]))
-        if asked is not None:
-            grids["asked"] = asked.to(t.nodes)
-        return batch, grids
+        batch, grids = self.prepare(batch, self.structure(at))
+        asked = batch.asked if grids.asked is None else grids.asked
+        return replace(batch, grid=grids.tokens, times=None, observed=None, asked=asked, laid=True)
 
     def velocity(
         self,
@@ -171,103 +316,64 @@ class Transformer(nn.Module):
         context: Context | None = None,
     ) -> Tensor:
         """Return F(z, x), the sum of the flows at one depth of a batch's path; the weights of that depth are read."""
-        batch, grids = self._laid(batch, self.settle(at))
-        context = replace(context or Context(), generator=self.generator)
-        if batch.pairs is not None:
-            context = replace(context, pairs=batch.pairs)
-        field, args = self.bind(grids, Adaptive(), context)
+        structure = self.structure(at)
+        batch, grids = self.prepare(batch, structure)
+        unread = replace(structure, depths=(None,) * len(structure.depths))
+        field, args = self.bind(grids, unread, self._context(batch, context))
         value: Tensor = field(z, x, read_at(field, [(z,)] * len(field.parts), args))
         return value
 
-    def bind(self, grids: Grids, depth: Fixed | Adaptive, context: Context | None = None) -> tuple[Sum, list[Args]]:
-        """Read every weight field once, at the depths where each part will be asked.
+    def read(self, at: Discretisation | None = None) -> Reads:
+        """Read all weights on one discretisation, to be kept while they do not change."""
+        structure = self.structure(at)
+        grids = structure.grids.with_depths(structure.behind)
+        parts = zip(self.block, structure.depths, strict=True)
+        return Reads(
+            embed=self.embed.read(grids),
+            parts=tuple(operator.read(grids.with_depths(where)) for operator, where in parts),
+            readout=None if self.readout is None else self.readout.read(grids, self.embed.tied_table),
+        )
 
-        Where these are found on the way (adaptive steps), or memory counts, the field is returned unread.
-        """
-        span = (self.axes.z.start, self.axes.z.end)
-        if self.bank is not None:
-            context = self.bank(grids, context or Context())
-        where: Any = [None] * len(self.block.kinds)
-        if isinstance(depth, Fixed):
-            where = depths(self.block.kinds, span, depth.solver, depth)
-        parts: list[Flow | Projection] = []
-        args: list[Args] = []
-        for operator, nodes in zip(self.block, where, strict=True):
-            f, own = operator.bind(grids if nodes is None else {**grids, "z": self._steps(nodes, depth)}, context)
-            parts.append(Flow(f) if operator.is_flow else Projection(f))
-            args.append(own)
-        return Sum(tuple(parts)), args
-
-    def _steps(self, nodes: tuple[float, ...], depth: Any) -> Grid:
-        """The grid of some depths, which carries the lengths of the steps they are read in, the native one being 1."""
-        span, native = (self.axes.z.start, self.axes.z.end), self.native.z
-        if not isinstance(native, Fixed) or (depth.steps, depth.nested) == (native.steps, native.nested):
-            return depth_grid(nodes)
-        walked, unit = list(depth.walk(span)), (span[1] - span[0]) / native.steps
-        starts = [z for z, _ in walked]
-        return depth_grid(nodes, tuple(walked[max(0, bisect_right(starts, z) - 1)][1] / unit for z in nodes))
-
-    def mean_step(self, depth: Any) -> Grid:
-        """What an operator behind the flow may know of its steps: their mean length, the native one being 1."""
-        native = self.native.z
-        if not isinstance(native, Fixed) or depth == native:
-            return depth_grid((START,))
-        return depth_grid((START,), (native.steps / depth.steps if isinstance(depth, Fixed) else 2.0**FINEST,))
-
-    def save(self, folder: str | Path) -> Path:
-        """Write ``model.safetensors`` and ``config.json`` into ``folder``."""
-        return save(self, folder)
+    @property
+    def flows(self) -> tuple["Transformer", ...]:
+        """This one alone."""
+        return (self,)
 
     @classmethod
-    def continuous(cls, **choices: Any) -> "Transformer":
-        """Return a Transformer whose axes are continuous; the choices are those of ``build.continuous_parts``.
+    def continuous(
+        cls,
+        *,
+        vocab: int | None = None,
+        channels: int | None = None,
+        at: Discretisation = NATIVE,
+        mask: Mask | None = None,
+        bases: Mapping[Letter, Basis] | None = None,
+        gamma: float = 0.0,
+        context: int = 1024,
+        t: Axis | None = None,
+        d: Axis | None = None,
+        h: Axis | None = None,
+        e: Axis | None = None,
+        m: Axis | None = None,
+        z: Axis | None = None,
+    ) -> "Transformer":
+        """Return a Transformer whose axes are continuous: nothing here is a layer count, only a native grid.
+
+        ``vocab`` makes a language model (causal unless ``mask`` says otherwise, tied head); ``channels`` a map between
+        fields with that many values at each node of ``t``. ``at`` is the native discretisation; e defaults to d/h, m to
+        4d. ``bases`` replaces the basis of some letters, for example ``{"z": BSpline(6)}``. ``gamma`` is the skip
+        factor; ``context`` the rows of the position table of a language model. ``t … z`` replace the usual axes.
 
         >>> model = Transformer.continuous(vocab=32, at=at(d=16, h=2, z=4))
         >>> print(model.at(d=8, z=2).discretisation)
         at(d=Trapezoid(8), h=Midpoint(2), e=Midpoint(8), m=Trapezoid(32), z=2 steps of LieTrotter(Euler))
         """
-        return cls(**continuous_parts(**choices))
+        axes = {letter: axis for letter, axis in zip("tdhemz", (t, d, h, e, m, z), strict=True) if axis is not None}
+        return cls(**continuous_parts(vocab, channels, at, mask, bases, gamma, context, **axes))
 
 
-@dataclass(frozen=True)
-class View:
-    """A model on one discretisation. Not a module: nothing to train or to save here, it only looks."""
-
-    model: Any  # a Transformer or an EncoderDecoder
-    discretisation: Discretisation
-
-    def __call__(self, batch: Batch | Tensor) -> Tensor:
-        """Run the model here. It goes through the module's own call, so hooks fire."""
-        answer: Tensor = self.model(batch, at=self.discretisation)
-        return answer
-
-    def held(self) -> "FrozenView":
-        """A view that reads the weights once and keeps them: for serving, while they do not change."""
-        return FrozenView(self.model, self.discretisation, {})
-
-    def states(self, batch: Batch | Tensor, every: int = 1) -> Trajectory:
-        """Return the path X_z on this discretisation."""
-        path: Trajectory = self.model.states(batch, at=self.discretisation, every=every)
-        return path
-
-    def generate(self, prompt: Batch | Tensor, **choices: Any) -> Tensor:
-        """Write on behind ``prompt`` on this discretisation."""
-        return generate(self, prompt, **choices)
-
-    def __str__(self) -> str:
-        settled: Discretisation = self.model.settle(self.discretisation)
-        return settled.describe(self.model.axes)
-
-
-@dataclass(frozen=True)
-class FrozenView(View):
-    """A view whose weights were read once, at its first call: quicker, without gradients, deaf to later changes."""
-
-    memo: dict[int, Any]
-
-    @torch.no_grad()
-    def __call__(self, batch: Batch | Tensor) -> Tensor:
-        """Run the model with the weights as they were."""
-        with unchanged() if self.memo else nullcontext():  # the first call reads what is there now
-            answer: Tensor = self.model.run(batch, at=self.discretisation, context=Context(memo=self.memo))[0]
-        return answer
+def chosen_sizes(discretisation: Discretisation | None, sizes: Mapping[str, Any]) -> Discretisation:
+    """A discretisation as it was given, by name or by sizes."""
+    if discretisation is not None and sizes:
+        raise ConfigError("at takes a discretisation or sizes", got="both", remedy="Use discretisation.replace(…).")
+    return discretisation if discretisation is not None else at(**sizes)

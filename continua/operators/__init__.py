@@ -1,5 +1,8 @@
 """Operators: maps of fields that know nothing of solvers."""
 
+import warnings
+from typing import Any
+
 from continua.operators.activation import ELU, GELU, Activation, Identity, ReLU, SiLU, Tanh
 from continua.operators.attention.operator import Attention
 from continua.operators.cache import Cache
@@ -28,7 +31,6 @@ from continua.operators.position import (
 )
 from continua.operators.spectral import SpectralConvolution
 from continua.operators.waves import Waves
-from continua.operators.weights import Grids, depth_grid
 
 __all__ = [
     "Waves",
@@ -53,7 +55,6 @@ __all__ = [
     "Uniform",
     "GELU",
     "Gaussian",
-    "Grids",
     "Identity",
     "Integral",
     "Kernel",
@@ -87,7 +88,15 @@ __all__ = [
     "Strided",
     "Tanh",
     "Window",
-    "depth_grid",
     "redraw",
     "spread",
 ]
+
+_RENAMED = {"Quick": "Subquadratic", "Flat": "Uniform"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{name} is called {_RENAMED[name]} now", DeprecationWarning, stacklevel=2)
+    return globals()[_RENAMED[name]]

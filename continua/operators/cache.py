@@ -1,15 +1,14 @@
-"""What generation remembers between tokens: sampled weights, and the keys and values of tokens already seen."""
+"""What generation remembers between tokens: the keys and values of tokens already seen."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from continua.axes import Grid
 from continua.typing import Tensor
 
 
 class Cache:
-    """Keys and values of every evaluation, the grid of the tokens they belong to, and weights that were read.
+    """Keys and values of every evaluation, and the grid of the tokens they belong to.
 
     It serves one model on one fixed-step discretisation, without gradients: every token visits the same depths in the
     same order, so the i-th call of an operator belongs to the i-th call for the tokens before. (Depth alone would not
@@ -22,7 +21,6 @@ class Cache:
         self._kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # with room for tokens to come
         self._visits: dict[int, int] = {}  # calls of each operator since the last token
         self._made: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
-        self._read: dict[int, Any] = {}
 
     def __len__(self) -> int:
         return 0 if self.grid is None else len(self.grid)
@@ -59,12 +57,6 @@ class Cache:
         if (id(operator), z) not in self._made:
             self._made[id(operator), z] = make()
         return self._made[id(operator), z]
-
-    def weights(self, operator: object, read: Callable[[], Any]) -> Any:
-        """Weights of an operator, read at the first token."""
-        if id(operator) not in self._read:
-            self._read[id(operator)] = read()
-        return self._read[id(operator)]
 
 
 def _roomier(kept: Tensor | None, new: Tensor, start: int) -> Tensor:

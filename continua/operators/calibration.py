@@ -1,16 +1,16 @@
 """Calibration by size: a few numbers for each axis that a model learns, so that other grids work as well as its own."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
-from continua.axes import Grid, mass_of
+from continua import constants
+from continua.axes import Grids, mass_of
 from continua.fields import Parametrisation, Role, Use
 from continua.fields.role import VECTOR
-from continua.operators.weights import Grids, Weight
+from continua.operators.weights import Weight
 from continua.typing import Letter, Tensor
 
 ALONG = "dhz"
@@ -50,13 +50,13 @@ class Calibration(nn.Module):
 
     def sizes(self, grids: Grids) -> dict[Letter, float | None]:
         """s_d and s_h; s_z is None where it is a number for each depth."""
-        found: dict[Letter, float | None] = {k: max(0.0, math.log2(self.native[k] / len(grids[k]))) for k in "dh"}
+        found: dict[Letter, float | None] = {k: max(0.0, math.log2(self.native[k] / grids[k].count)) for k in "dh"}
         return {**found, "z": None}
 
     def is_native(self, grids: Grids) -> bool:
         """Whether every size is the native one."""
-        z, sizes = grids.get("z"), self.sizes(grids)
-        return z is not None and bool((z.weights == 1).all()) and sizes["d"] == sizes["h"] == 0.0
+        sizes = self.sizes(grids)
+        return grids.z is not None and grids.z.is_native and sizes["d"] == sizes["h"] == 0.0
 
     def weights(self, grids: Grids) -> dict[str, Weight]:
         """What is to be read beside the operator's own weights."""
@@ -69,9 +69,9 @@ class Calibration(nn.Module):
             if sizes[name[-1]] != 0.0
         }
 
-    def fold(self, values: dict[str, Tensor], grids: Grids, depths: Sequence[float] | None) -> dict[str, Tensor]:
+    def fold(self, values: dict[str, Tensor], grids: Grids, depths: tuple[float, ...] | None) -> dict[str, Tensor]:
         """Apply what was read at some depths (None: at every one) to the weights it belongs to."""
-        lengths = lengths_of(grids.get("z"), depths)
+        lengths = _lengths(grids, depths)
         sizes, own = self.sizes(grids), {name: values[name] for name in self.fields if name in values}
         rest = {name: value for name, value in values.items() if name not in own}
         for weight, target in self.targets.items():
@@ -89,14 +89,16 @@ def _name(target: str, letter: Letter, k: Letter) -> str:
     return f"{target} over {letter} by {k}"
 
 
-def _scaled(gain: Tensor, size: float | None, lengths: Tensor | None, each: bool) -> Tensor:
+def _scaled(gain: Tensor, size: float | None, lengths: tuple[float, ...] | None, each: bool) -> Tensor:
     """s·g; the steps of ``each`` depth for what varies over depth, their mean for what does not."""
     if size is not None:
         return size * gain
     if lengths is None:
         return FINEST * gain
-    logs = lengths.log2().clamp(FINEST, 2.0).to(gain)
-    return (logs.view(-1, *[1] * (gain.dim() - 1)) if each else logs.mean()) * gain
+    logs = tuple(min(max(math.log2(length), FINEST), 2.0) for length in lengths)
+    if not each:
+        return sum(logs) / len(logs) * gain
+    return constants.numbers(logs, gain.device, gain.dtype).view(-1, *[1] * (gain.dim() - 1)) * gain
 
 
 def _applied(value: Tensor, role: Role, letter: Letter, log: Tensor, grids: Grids) -> Tensor:
@@ -108,18 +110,15 @@ def _applied(value: Tensor, role: Role, letter: Letter, log: Tensor, grids: Grid
     if letter not in role.inputs:
         return value * log.exp()[..., None]
     if letter == "h":
-        log = log.repeat_interleave(len(grids["e"]), -1)
+        log = log.repeat_interleave(grids.e.count, -1)
     return value * log.exp()[..., None, :]
 
 
-def lengths_of(z: Grid | None, depths: Sequence[float] | None) -> Tensor | None:
-    """The steps taken at some depths (None: all of them), which a depth grid carries in its weights, if it is known."""
-    if z is None or depths is None:
-        return None if z is None else z.weights
-    known = dict(zip(z.nodes[:, 0].tolist(), z.weights.tolist(), strict=True))
-    if any(depth not in known for depth in depths):
+def _lengths(grids: Grids, depths: tuple[float, ...] | None) -> tuple[float, ...] | None:
+    """The steps taken at some depths (None: all of them), if they are known."""
+    if grids.z is None:
         return None
-    return torch.tensor([known[depth] for depth in depths], dtype=torch.float64)
+    return grids.z.lengths_at(grids.z.nodes if depths is None else depths)
 
 
 def calibration(weights: Parametrisation, targets: Mapping[str, Target]) -> Calibration | None:
@@ -133,7 +132,7 @@ def extra(own: Calibration | None, grids: Grids) -> dict[str, Weight]:
 
 
 def folded(
-    own: Calibration | None, values: dict[str, Tensor], grids: Grids, depths: Sequence[float] | None
+    own: Calibration | None, values: dict[str, Tensor], grids: Grids, depths: tuple[float, ...] | None
 ) -> dict[str, Tensor]:
     """The values with the calibration folded in, if there is one."""
     return values if own is None else own.fold(values, grids, depths)

@@ -1,22 +1,43 @@
 """Convolution in real time: a local kernel of the displacement, integrated against the measure of the stamps."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from continua.axes import Grid
+from continua.axes import Grid, Grids
 from continua.config import register
 from continua.errors import ConfigError, GridError
 from continua.fields import Parametrisation
 from continua.fields.role import VECTOR
 from continua.flow.vectorfield import Bound
-from continua.operators.operator import Context, Operator, weights_of
-from continua.operators.weights import Grids, Weight, at_depth, local
+from continua.operators.operator import Context, Operands, Operator, local, read_late
+from continua.operators.weights import Sampled, Weight, sample
 from continua.typing import Args, Float, Tensor
 
 RIDGE = 1e-3  # of the window's mass: where a window holds too few stamps, what they cannot tell is told as zero
+
+
+@dataclass(frozen=True)
+class FitOperands(Operands):
+    """The coefficients of the polynomials, and the matrices of the fits [*b, t, (j s)]."""
+
+    fits: Tensor
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """Σ_jr c_jr a_jr with the coefficients of one depth."""
+
+    count: int
+
+    def __call__(self, z: float, x: Tensor, args: FitOperands) -> Tensor:
+        """One product for all kernels."""
+        w = args.weights.at(z)
+        spread = torch.cat([x * w[str(i)] for i in range(self.count)], -2)  # [b, (j s), d]
+        return args.fits @ spread
 
 
 @register
@@ -46,22 +67,18 @@ class Convolution(Operator):
         std = gain * count**-0.5
         self.kernel = nn.ModuleList(weights.field("zd", std, role=VECTOR) for _ in range(count))  # type: ignore[misc]
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
-        """Read c, and make the matrices of the fits once for all depths."""
-        names = [str(i) for i in range(len(self.kernel))]
-        read = {name: Weight(field) for name, field in zip(names, self.kernel, strict=True)}  # type: ignore[arg-type]
-        args, reader = weights_of(self, grids, context, read)
+    def read(self, grids: Grids, late: bool = False) -> Sampled:
+        """The coefficients c."""
+        named = {str(i): Weight(field) for i, field in enumerate(self.kernel)}  # type: ignore[arg-type]
+        return sample(grids, named, late)
+
+    def place(self, read: Sampled, grids: Grids, context: Context) -> tuple[Bound, Args]:
+        """Make the matrices of the fits once for all depths."""
         like = next(self.parameters())
-        fits = torch.cat([fit(grids["t"].to(_exact(like)), r, self.degree) for r in self.radii], -2)
-
-        def f(z: float, x: Tensor, args: Args) -> Tensor:
-            w = at_depth(args, z)
-            fits = args["fits"]
-            spread = torch.cat([x * w[name] for name in names], -2)  # [b, (j s), d]
-            return fits @ spread
-
+        fits = torch.cat([fit(grids.tokens.to(_exact(like)), r, self.degree) for r in self.radii], -2)
         # [*b, t, (j s)]: one product for all kernels
-        return Bound(f, reader, local), {**args, "fits": fits.flatten(-2).to(like)}
+        operands = FitOperands(read.weights, fits.flatten(-2).to(like))
+        return Bound(Fitting(len(self.kernel)), read_late(read.reading), local), operands
 
 
 def fit(t: Grid, radius: float, degree: int) -> Float[Tensor, "*b t j s"]:

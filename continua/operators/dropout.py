@@ -1,14 +1,16 @@
 """Dropout whose masks are functions of a seed and of depth, so that whoever walks again meets the same ones."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.functional import dropout
 
+from continua.axes import Grids
 from continua.config import register
 from continua.errors import ConfigError
-from continua.flow.vectorfield import Bound, Gradients, HandWritten
+from continua.flow.vectorfield import Bound
 from continua.operators.operator import Context, Operator
-from continua.operators.weights import Grids
 from continua.typing import Args, Tensor
 
 
@@ -26,22 +28,22 @@ class Drop(Operator):
             raise ConfigError("a dropout rate lies in [0, 1)", got=rate, remedy="0.1 is usual.")
         self.inner, self.rate, self.constant = inner, rate, constant
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
+    def read(self, grids: Grids, late: bool = False) -> Any:
+        """The weights of the inner operator."""
+        return self.inner.read(grids, late)
+
+    def place(self, read: Any, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """Draw the seed; without training this is the inner operator."""
-        inner, own = self.inner.bind(grids, context)
+        inner, own = self.inner.place(read, grids, context)
         if not self.training or self.rate == 0.0:
             return inner, own
-        generator = None if context is None else context.generator
-        seed = int(
-            torch.randint(2**62, (), generator=generator, device=None if generator is None else generator.device)
-        )
+        if torch.compiler.is_compiling():
+            return Bound(DroppedInGraph(inner, self.rate), inner.read, inner.local), own
+        generator = context.generator
+        device = None if generator is None else generator.device
+        seed = int(torch.randint(2**62, (), generator=generator, device=device))
         mask = Mask(seed, self.rate, self.constant)
-
-        def f(z: float, x: Tensor, args: Args) -> Tensor:
-            return mask(z, inner.f(z, x, args))
-
-        lean = None if inner.lean is None else _LeanDrop(inner.lean, mask)
-        return Bound(f, inner.read, inner.local, lean), own
+        return Bound(Dropped(inner, mask), inner.read, inner.local), own
 
 
 class Mask:
@@ -58,20 +60,25 @@ class Mask:
         return torch.where(kept, y * (1.0 / (1.0 - self.rate)), 0.0)
 
 
-class _LeanDrop:
-    """The hand-written backward with the mask on top: it is drawn again, not kept."""
+@dataclass(frozen=True)
+class Dropped:
+    """mask(z) ⊙ inner(z, x)."""
 
-    def __init__(self, inner: HandWritten, mask: Mask) -> None:
-        self.inner, self.mask, self.uses_x = inner, mask, inner.uses_x
+    inner: Bound
+    mask: Mask
 
-    def prepare(self, z: float, x: Tensor, args: Args) -> Any:
-        """Prepare the branch."""
-        return self.inner.prepare(z, x, args)
+    def __call__(self, z: float, x: Tensor, args: Args) -> Tensor:
+        """Evaluate."""
+        return self.mask(z, self.inner.f(z, x, args))
 
-    def finish(self, z: float, x: Tensor, kept: Any, args: Args) -> Tensor:
-        """Drop entries of the answer."""
-        return self.mask(z, self.inner.finish(z, x, kept, args))
 
-    def pull(self, z: float, x: Tensor, kept: Any, args: Args, g: Tensor) -> tuple[Tensor, Gradients]:
-        """The mask is its own transpose."""
-        return self.inner.pull(z, x, kept, args, self.mask(z, g))
+@dataclass(frozen=True)
+class DroppedInGraph:
+    """The same inside a compiled graph, which draws by itself: a mask for every evaluation."""
+
+    inner: Bound
+    rate: float
+
+    def __call__(self, z: float, x: Tensor, args: Args) -> Tensor:
+        """Evaluate."""
+        return dropout(self.inner.f(z, x, args), self.rate)

@@ -62,6 +62,8 @@ class Watch:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b. Who watches W is shown x and the gradient by the answer, when that comes."""
     y = functional.linear(x, weight, bias)
+    if torch.compiler.is_compiling():
+        return y
     watch: Watch | None = getattr(weight, "watch", None)
     if watch is not None and y.requires_grad:
         seen = x.detach()
@@ -76,6 +78,8 @@ def show(parameter: nn.Parameter, moments: Moments) -> None:
 
 def looked_at(field: Any) -> Moments | None:
     """Who wants the moments of a field's products, if somebody does and gradients are to come."""
+    if torch.compiler.is_compiling():
+        return None
     found: Moments | None = getattr(getattr(field, "coefficients", None), "moments", None)
     return found if found is not None and found.looking and torch.is_grad_enabled() else None
 

@@ -11,14 +11,17 @@ from typing import Any
 import torch
 
 from continua.flow.vectorfield import Bound, Gradients, HandWritten
-from continua.operators.activation import Activation, pulled
+from continua.operators.activation import Activation, Identity, pulled
 from continua.operators.attention.fused import attend_back, attend_keeping, can_keep
-from continua.operators.attention.plan import Plan
+from continua.operators.attention.heads import AttentionOperands, Heads, merged
+from continua.operators.attention.operator import Attending
+from continua.operators.dropout import Dropped, Mask
 from continua.operators.linear import linear
-from continua.operators.position import Position
-from continua.operators.weights import at_depth
+from continua.operators.norm import FusedLayerNorm, NormOperands
+from continua.operators.operator import Both, Composed, Operands, Skipped
+from continua.operators.pointwise import FeedForward
 from continua.tree import mapped, tensors
-from continua.typing import Args, Mapping, Tensor
+from continua.typing import Args, Tensor
 
 Pairs = list[tuple[Tensor, Tensor]]
 
@@ -44,22 +47,25 @@ class LeanPointwise:
     gated: bool
     uses_x = False
 
-    def prepare(self, z: float, x: Tensor, args: Args) -> Any:
+    def prepare(self, z: float, x: Tensor, args: Operands) -> Any:
         """The hidden values before φ1, and the gate."""
-        w = at_depth(args, z)
+        w = args.weights.at(z)
         return linear(x, w["w1"], w.get("b1")), linear(x, w["gate"]) if self.gated else None
 
-    def finish(self, z: float, x: Tensor, kept: Any, args: Args) -> Tensor:
+    def finish(self, z: float, x: Tensor, kept: Any, args: Operands) -> Tensor:
         """φ1 and the second map."""
-        w, (before, gate) = at_depth(args, z), kept
+        w = args.weights.at(z)
+        before, gate = kept
         hidden = self.phi(before)
         return linear(hidden if gate is None else hidden * gate, w["w2"], w.get("b2"))
 
-    def pull(self, z: float, x: Tensor, kept: Any, args: Args, g: Tensor) -> tuple[Tensor, Gradients]:
+    def pull(self, z: float, x: Tensor, kept: Any, args: Operands, g: Tensor) -> tuple[Tensor, Gradients]:
         """Backwards through W2, φ1 (evaluated again) and W1."""
-        w, (before, gate) = at_depth(args, z), kept
+        w = args.weights.at(z)
+        before, gate = kept
         pairs: Pairs = []
-        rows, flat = _flat(x), _flat(g)
+        rows = _flat(x)
+        flat = _flat(g)
         lit = self.phi(before)
         _pull_linear(pairs, _flat(lit if gate is None else lit * gate), flat, w["w2"], w.get("b2"))
         to_hidden = (flat @ w["w2"]).view(before.shape).to(before.dtype)
@@ -73,53 +79,6 @@ class LeanPointwise:
         return gx.view(x.shape), pairs
 
 
-def merged(mixed: Tensor) -> Tensor:
-    """[b, h, t, e] → [b, t, h·e]."""
-    mixed = mixed.transpose(1, 2)
-    return mixed.reshape(*mixed.shape[:2], -1)
-
-
-def spread(x: Tensor, like: Tensor) -> Tensor:
-    """One memory may serve all samples."""
-    return x if len(x) == len(like) else x.expand(len(like), -1, -1, -1)
-
-
-@dataclass(frozen=True)
-class Heads:
-    """How queries, keys and values of all heads are laid out, turned and mixed."""
-
-    plan: Plan
-    position: Position
-    inner: int
-    cross: bool
-
-    def split(self, x: Tensor) -> Tensor:
-        """[b, t, h·e] → [b, h, t, e]."""
-        return x.unflatten(-1, (-1, self.inner)).transpose(1, 2)
-
-    def turned(self, x: Tensor, args: Args, where: str) -> Tensor:
-        """Split, and turned by the position."""
-        return self.position.turn(self.split(x), args["scores"][where])
-
-    def keys_and_values(self, x: Tensor, w: Mapping[str, Tensor], args: Args) -> tuple[Tensor, Tensor]:
-        """Keys and values before they are split: of the state itself, or of what it attends to."""
-        k = linear(args.get("source", x), w["k"], w.get("bk"))
-        return k, linear(args.get("values", x), w["v"], w.get("bv"))
-
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, scores: Mapping[str, Any]) -> Tensor:
-        """Attend."""
-        return self.plan.attend(q, spread(k, q), spread(v, q), scores)
-
-    def unturned(self, g: Tensor, args: Args, where: str) -> Tensor:
-        """Pull a gradient back through the turn, which is linear, and lay it out as [b·t, h·e]."""
-        if type(self.position).turn is not Position.turn:
-            with torch.enable_grad():
-                start = torch.zeros_like(g).requires_grad_()
-                turned = self.position.turn(start, args["scores"][where])
-            g = torch.autograd.grad(turned, start, g)[0]
-        return _flat(merged(g))
-
-
 @dataclass(frozen=True)
 class LeanAttention:
     """Attention: keeps queries, keys, values and their mixture, through the graph of the fused kernel alone."""
@@ -127,28 +86,31 @@ class LeanAttention:
     heads: Heads
     uses_x = False
 
-    def prepare(self, z: float, x: Tensor, args: Args) -> Any:
+    def prepare(self, z: float, x: Tensor, args: AttentionOperands) -> Any:
         """Project, split, turn and mix."""
-        w, heads = at_depth(args, z), self.heads
-        q = heads.turned(linear(x, w["q"], w.get("bq")), args, "queries")
-        k, v = heads.keys_and_values(x, w, args)
-        k, v = heads.turned(k, args, "keys" if heads.cross else "queries"), heads.split(v)
-        if can_keep(q, k, v) and heads.plan.is_bare(q, k, args["scores"]):
+        heads = self.heads
+        w = args.weights.at(z)
+        q = heads.queries(x, w, args)
+        k = heads.keys(x, w, args)
+        v = heads.values(x, w, args)
+        if can_keep(q, k, v) and heads.plan.is_bare(q, k, args.scores):
             return [q, k, v], *attend_keeping(q, k, v, heads.plan.scale, heads.plan.triangle)
         with torch.enable_grad():
             inputs = [t.detach().requires_grad_() for t in (q, k, v)]
-            scores = mapped(args["scores"], lambda t: t.detach().requires_grad_(t.requires_grad))
+            scores = mapped(args.scores, lambda t: t.detach().requires_grad_(t.requires_grad))
             mixed = heads.mix(inputs[0], inputs[1], inputs[2], scores)
         return [*inputs, *(t for t in tensors(scores) if t.requires_grad)], mixed, None
 
-    def finish(self, z: float, x: Tensor, kept: Any, args: Args) -> Tensor:
+    def finish(self, z: float, x: Tensor, kept: Any, args: AttentionOperands) -> Tensor:
         """The output map."""
-        w = at_depth(args, z)
+        w = args.weights.at(z)
         return linear(merged(kept[1].detach()), w["o"], w.get("bo"))
 
-    def pull(self, z: float, x: Tensor, kept: Any, args: Args, g: Tensor) -> tuple[Tensor, Gradients]:
+    def pull(self, z: float, x: Tensor, kept: Any, args: AttentionOperands, g: Tensor) -> tuple[Tensor, Gradients]:
         """Backwards through the output map, the fused kernel and the three projections."""
-        w, heads, (inputs, mixed, sums) = at_depth(args, z), self.heads, kept
+        heads = self.heads
+        w = args.weights.at(z)
+        inputs, mixed, sums = kept
         pairs: Pairs = []
         flat = _flat(g)
         _pull_linear(pairs, _flat(merged(mixed.detach())), flat, w["o"], w.get("bo"))
@@ -157,21 +119,31 @@ class LeanAttention:
             found = attend_back(to_mixed, (*inputs, mixed, sums), heads.plan.scale, heads.plan.triangle)
         else:
             found = torch.autograd.grad(mixed, inputs, to_mixed, retain_graph=True, allow_unused=True)
-            leaves = [leaf for leaf in tensors(args["scores"]) if leaf.requires_grad]
+            leaves = [leaf for leaf in tensors(args.scores) if leaf.requires_grad]
             pairs += [(leaf, gl) for leaf, gl in zip(leaves, found[3:], strict=True) if gl is not None]
-        own = "keys" if heads.cross else "queries"
-        to_q, to_k = heads.unturned(found[0], args, "queries"), heads.unturned(found[1], args, own)
+        to_q = self._unturned(found[0], args.scores.queries)
+        to_k = self._unturned(found[1], heads.key_places(args.scores))
         to_v = _flat(merged(found[2]))
         rows = _flat(x)
         _pull_linear(pairs, rows, to_q, w["q"], w.get("bq"))
         gx = to_q @ w["q"]
-        for name, to, source in (("k", to_k, args.get("source", x)), ("v", to_v, args.get("values", x))):
-            _pull_linear(pairs, rows if source is x else _flat(source), to, w[name], w.get(f"b{name}"))
-            if source is x:
+        for name, to, source in (("k", to_k, args.source), ("v", to_v, args.values)):
+            _pull_linear(pairs, rows if source is None else _flat(source), to, w[name], w.get(f"b{name}"))
+            if source is None:
                 gx = torch.addmm(gx, to, w[name]) if gx.dtype == to.dtype == w[name].dtype else gx + to @ w[name]
             elif source.requires_grad:
                 pairs.append((source, (to @ w[name]).view(source.shape).to(source.dtype)))
         return gx.view(x.shape), pairs
+
+    def _unturned(self, g: Tensor, where: Any) -> Tensor:
+        """Pull a gradient back through the turn, which is linear, and lay it out as [b·t, h·e]."""
+        position = self.heads.plan.position
+        if position.turns:
+            with torch.enable_grad():
+                start = torch.zeros_like(g).requires_grad_()
+                turned = position.turn(start, where)
+            g = torch.autograd.grad(turned, start, g)[0]
+        return _flat(merged(g))
 
 
 @dataclass(frozen=True)
@@ -181,10 +153,11 @@ class LeanLayerNorm:
     width: int
     eps: float
 
-    def again(self, z: float, x: Tensor, args: Args) -> tuple[Tensor, Any]:
+    def again(self, z: float, x: Tensor, args: NormOperands) -> tuple[Tensor, Any]:
         """The normalised state, and what ``pull`` needs."""
-        w = at_depth(args, z)
-        scale, shift = w.get("scale"), w.get("shift")
+        w = args.weights.at(z)
+        scale = w.get("scale")
+        shift = w.get("shift")
         y, mean, spread = torch.native_layer_norm(x, (self.width,), scale, shift, self.eps)
         return y, (mean, spread, scale, shift)
 
@@ -231,19 +204,19 @@ class LeanNormed:
     inner: HandWritten
     uses_x = True
 
-    def prepare(self, z: float, x: Tensor, args: Args) -> Any:
+    def prepare(self, z: float, x: Tensor, args: Both) -> Any:
         """Normalise, and prepare the branch."""
-        return self.inner.prepare(z, self.norm.f(z, x, args["norm"]), args["inner"])
+        return self.inner.prepare(z, self.norm.f(z, x, args.norm), args.inner)
 
-    def finish(self, z: float, x: Tensor, kept: Any, args: Args) -> Any:
+    def finish(self, z: float, x: Tensor, kept: Any, args: Both) -> Any:
         """Finish the branch, which seldom looks at the normalised state again."""
-        x = self.norm.f(z, x, args["norm"]) if self.inner.uses_x else x
-        return self.inner.finish(z, x, kept, args["inner"])
+        x = self.norm.f(z, x, args.norm) if self.inner.uses_x else x
+        return self.inner.finish(z, x, kept, args.inner)
 
-    def pull(self, z: float, x: Tensor, kept: Any, args: Args, g: Tensor) -> tuple[Tensor, Gradients]:
+    def pull(self, z: float, x: Tensor, kept: Any, args: Both, g: Tensor) -> tuple[Tensor, Gradients]:
         """Backwards through the branch, then through the norm."""
-        normed, made = self.by_hand.again(z, x, args["norm"])
-        to_normed, pairs = self.inner.pull(z, normed, kept, args["inner"], g)
+        normed, made = self.by_hand.again(z, x, args.norm)
+        to_normed, pairs = self.inner.pull(z, normed, kept, args.inner, g)
         gx, more = self.by_hand.pull(x, made, to_normed.to(normed.dtype))
         return gx, [*pairs, *more]
 
@@ -268,3 +241,45 @@ class LeanSkip:
         """Both ways."""
         gx, pairs = self.inner.pull(z, x, kept, args, g)
         return torch.add(gx, g, alpha=self.gamma), pairs
+
+
+@dataclass
+class LeanDrop:
+    """Dropout on top: the mask is drawn again, not kept."""
+
+    inner: HandWritten
+    mask: Mask
+    uses_x: bool
+
+    def prepare(self, z: float, x: Tensor, args: Args) -> Any:
+        """Prepare the branch."""
+        return self.inner.prepare(z, x, args)
+
+    def finish(self, z: float, x: Tensor, kept: Any, args: Args) -> Tensor:
+        """Drop entries of the answer."""
+        return self.mask(z, self.inner.finish(z, x, kept, args))
+
+    def pull(self, z: float, x: Tensor, kept: Any, args: Args, g: Tensor) -> tuple[Tensor, Gradients]:
+        """The mask is its own transpose."""
+        return self.inner.pull(z, x, kept, args, self.mask(z, g))
+
+
+def by_hand(bound: Bound, args: Args) -> HandWritten | None:
+    """The hand-written backward of a bound function, where there is one."""
+    f = bound.f
+    if isinstance(f, Composed):
+        inner = by_hand(f.inner, args.inner)
+        norm = LeanLayerNorm(f.norm.f.width, f.norm.f.eps) if isinstance(f.norm.f, FusedLayerNorm) else None
+        return None if inner is None else LeanNormed(f.norm, norm or LeanByGraph(f.norm), inner)
+    if isinstance(f, Skipped):
+        inner = by_hand(f.inner, args)
+        return None if inner is None else LeanSkip(inner, f.gamma)
+    if isinstance(f, Dropped):
+        inner = by_hand(f.inner, args)
+        return None if inner is None else LeanDrop(inner, f.mask, inner.uses_x)
+    if isinstance(f, FeedForward) and isinstance(f.phi2, Identity):
+        return LeanPointwise(f.phi1, f.gated)
+    if isinstance(f, Attending):
+        learned = tensors([args.scores.queries, args.scores.keys])  # stamps that are learned turn with a gradient
+        return None if any(t.requires_grad for t in learned) else LeanAttention(f.heads)
+    return None

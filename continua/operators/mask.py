@@ -6,8 +6,10 @@ Every mask is a function of *real* times, so irregular stamps need nothing new. 
 import functools
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from continua import constants
 from continua.config import register
 from continua.errors import MaskError
 from continua.typing import Bool, Float, Tensor
@@ -142,19 +144,48 @@ class Neighbours(Mask):
         """Whether s → t is an edge."""
         if t.shape[-1] != 1 or s.shape[-1] != 1:
             raise MaskError("edges join numbered nodes", got="points of a plane", remedy="Use counted tokens there.")
-        starts, sources = (x.to(t.device) for x in self._rows)
-        count = len(starts) - 2
-        to, back = _numbers(t, count), _numbers(s, count)
-        first, rows = starts[to.flatten()], torch.arange(to.numel(), device=t.device)
+        count = self.count
+        to = _numbers(t, count)
+        back = _numbers(s, count)
+        there = (
+            self._listed(to, t.device) if torch.compiler.is_compiling() or t.device.type != "cpu" else self._filled(to)
+        )
+        found = there.gather(-1, back[..., None, :].expand(*to.shape, back.shape[-1]))
+        return found | (t == s.mT) if self.itself else found
+
+    @property
+    def count(self) -> int:
+        """One more than the largest number of a node."""
+        return 1 + max((*self.sources, *self.targets), default=-1)
+
+    def _listed(self, to: Tensor, device: torch.device) -> Tensor:
+        """Which sources each row sees, [*b, t, count + 1], from lists as long as the longest: no value is read."""
+        lists = self._lists(device)[0][to]  # [*b, t, longest]
+        there = torch.zeros(*to.shape, self.count + 2, dtype=torch.bool, device=device)
+        return there.scatter(-1, lists, True)[..., :-1]
+
+    @torch.compiler.assume_constant_result
+    def _lists(self, device: torch.device) -> tuple[Tensor]:
+        """The sources of each target, filled up with a number that is no node's."""
+        found: list[list[int]] = [[] for _ in range(self.count + 1)]
+        for source, target in zip(self.sources, self.targets, strict=True):
+            found[target].append(source)
+        longest = max(1, *(len(row) for row in found))
+        filled = [row + [self.count + 1] * (longest - len(row)) for row in found]
+        return (constants.tensor(np.array(filled), device, torch.long),)
+
+    def _filled(self, to: Tensor) -> Tensor:
+        """The same from the edges alone: nothing is as long as the longest list."""
+        starts, sources = self._rows
+        count = self.count
+        first, rows = starts[to.flatten()], torch.arange(to.numel(), device=to.device)
         degrees = starts[to.flatten() + 1] - first
         rows = rows.repeat_interleave(degrees)
         skipped = (degrees.cumsum(0) - degrees).repeat_interleave(degrees)  # edges of the rows before
-        edges = torch.arange(len(rows), device=t.device) - skipped + first.repeat_interleave(degrees)
-        there = torch.zeros(to.numel(), count + 1, dtype=torch.bool, device=t.device)
+        edges = torch.arange(len(rows), device=to.device) - skipped + first.repeat_interleave(degrees)
+        there = torch.zeros(to.numel(), count + 1, dtype=torch.bool, device=to.device)
         there[rows, sources[edges]] = True
-        there = there.view(*to.shape, count + 1)
-        found = there.gather(-1, back[..., None, :].expand(*to.shape, back.shape[-1]))
-        return found | (t == s.mT) if self.itself else found
+        return there.view(*to.shape, count + 1)
 
     @functools.cached_property
     def _rows(self) -> tuple[Tensor, Tensor]:

@@ -1,20 +1,21 @@
 """Normalisation against the measure of d, inside a branch (pre-norm) or as a projection (post-norm)."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from continua.axes import Grid
+from continua.axes import Grid, Grids
+from continua.checks import looking
 from continua.config import register
 from continua.errors import ContinuaError
 from continua.fields import Parametrisation
 from continua.fields.role import GAIN, SHIFT
 from continua.flow.vectorfield import Bound
 from continua.operators.calibration import Target, calibration, extra, folded
-from continua.operators.manual_backward import LeanLayerNorm
-from continua.operators.operator import Context, Operator, weights_of
-from continua.operators.weights import Grids, Weight, at_depth, local
+from continua.operators.operator import Context, Operands, Operator, local, read_late
+from continua.operators.weights import Sampled, Weight, Weights, sample
 from continua.typing import Args, Tensor, VectorFunction
 
 
@@ -35,6 +36,13 @@ def standardise(x: Tensor, share: Tensor | None, eps: float, centred: bool) -> T
     return x * torch.rsqrt(_mean(x * x, share) + eps)
 
 
+@dataclass(frozen=True)
+class NormOperands(Operands):
+    """Scale and shift, and the share of each node in means over d (None: equal shares)."""
+
+    share: Tensor | None
+
+
 class _Affine(Operator):
     """Scale γ(z,d), shift β(z,d) and the share of each node in the mean over d."""
 
@@ -48,20 +56,69 @@ class _Affine(Operator):
             targets["shift"] = Target(SHIFT, "d")
         self.calibration = calibration(weights, targets)
 
-    def bound(self, f: VectorFunction, grids: Grids, context: Context | None) -> tuple[Bound, Args]:
-        """Read scale and shift; ``share`` is a leaf too."""
+    def read(self, grids: Grids, late: bool = False) -> Sampled:
+        """Scale and shift."""
         weights = {"scale": Weight(self.scale), "shift": Weight(self.shift), **extra(self.calibration, grids)}
 
-        def finish(values: dict[str, Tensor], depths: Sequence[float] | None) -> dict[str, Tensor]:
+        def finish(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
             return self.finish(folded(self.calibration, values, grids, depths))
 
-        args, reader = weights_of(self, grids, context, weights, finish)
-        like = next(self.parameters(), grids["d"].weights)
-        return Bound(f, reader, local), {**args, "share": _share(grids["d"], like)}
+        return sample(grids, weights, late, finish)
+
+    def place(self, read: Sampled, grids: Grids, context: Context) -> tuple[Bound, Args]:
+        """The function with its weights and the share of each node."""
+        like = next(self.parameters(), grids.d.weights)
+        return Bound(self.function(grids.d), read_late(read.reading), local), NormOperands(
+            read.weights, _share(grids.d, like)
+        )
+
+    def function(self, d: Grid) -> VectorFunction:
+        """What is evaluated on a grid of d."""
+        raise NotImplementedError
 
     def finish(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """The last changes to scale and shift."""
         return values
+
+
+@dataclass(frozen=True)
+class FusedLayerNorm:
+    """Layer norm over equally weighted nodes, by the fused kernel."""
+
+    width: int
+    eps: float
+
+    def __call__(self, z: float, x: Tensor, args: NormOperands) -> Tensor:
+        """Evaluate."""
+        w = args.weights.at(z)
+        return F.layer_norm(x, (self.width,), w.get("scale"), w.get("shift"), self.eps)
+
+
+@dataclass(frozen=True)
+class FusedRMSNorm:
+    """RMS norm over equally weighted nodes, by the fused kernel."""
+
+    width: int
+    eps: float
+
+    def __call__(self, z: float, x: Tensor, args: NormOperands) -> Tensor:
+        """Evaluate."""
+        return F.rms_norm(x, (self.width,), args.weights.at(z).get("scale"), self.eps)
+
+
+@dataclass(frozen=True)
+class WeightedNorm:
+    """Either norm against a measure whose weights differ."""
+
+    eps: float
+    centred: bool
+
+    def __call__(self, z: float, x: Tensor, args: NormOperands) -> Tensor:
+        """Evaluate."""
+        w = args.weights.at(z)
+        y = standardise(x, args.share, self.eps, self.centred)
+        y = y * w["scale"] if "scale" in w else y
+        return y + w["shift"] if "shift" in w else y
 
 
 @register
@@ -74,24 +131,9 @@ class LayerNorm(_Affine):
     def __init__(self, weights: Parametrisation, eps: float = 1e-5, affine: bool = True, bias: bool = True) -> None:
         super().__init__(weights, eps, scale=affine, shift=affine and bias)
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
-        """Return the fused kernel where weights are equal, the weighted form elsewhere."""
-        eps, width, fused = self.eps, len(grids["d"]), grids["d"].is_uniform
-
-        def f(z: float, x: Tensor, args: Args) -> Tensor:
-            w = at_depth(args, z)
-            scale, shift = w.get("scale"), w.get("shift")
-            if fused:
-                return F.layer_norm(x, (width,), scale, shift, eps)
-            y = standardise(x, args["share"], eps, centred=True)
-            y = y if scale is None else y * scale
-            return y if shift is None else y + shift
-
-        return self.bound(f, grids, context)
-
-    def by_hand(self, grids: Grids) -> LeanLayerNorm | None:
-        """The fused kernel with its own backward."""
-        return LeanLayerNorm(len(grids["d"]), self.eps) if grids["d"].is_uniform else None
+    def function(self, d: Grid) -> VectorFunction:
+        """The fused kernel where weights are equal, the weighted form elsewhere."""
+        return FusedLayerNorm(d.count, self.eps) if d.is_uniform else WeightedNorm(self.eps, centred=True)
 
 
 @register
@@ -101,18 +143,9 @@ class RMSNorm(_Affine):
     def __init__(self, weights: Parametrisation, eps: float = 1e-6, affine: bool = True) -> None:
         super().__init__(weights, eps, scale=affine, shift=False)
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
-        """Return the fused kernel where weights are equal, the weighted form elsewhere."""
-        eps, width, fused = self.eps, len(grids["d"]), grids["d"].is_uniform
-
-        def f(z: float, x: Tensor, args: Args) -> Tensor:
-            scale = at_depth(args, z).get("scale")
-            if fused:
-                return F.rms_norm(x, (width,), scale, eps)
-            y = standardise(x, args["share"], eps, centred=False)
-            return y if scale is None else y * scale
-
-        return self.bound(f, grids, context)
+    def function(self, d: Grid) -> VectorFunction:
+        """The fused kernel where weights are equal, the weighted form elsewhere."""
+        return FusedRMSNorm(d.count, self.eps) if d.is_uniform else WeightedNorm(self.eps, centred=False)
 
 
 @register
@@ -128,21 +161,22 @@ class Constraint(_Affine):
 
     def finish(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """Refuse a vanishing γ."""
-        if "scale" in values and bool((values["scale"] == 0).any()):
+        if "scale" in values and looking() and bool((values["scale"] == 0).any()):
             raise ContinuaError(
                 "the constraint set needs γ(z) ≠ 0", got="a zero in γ", remedy="Start γ at one and keep it off zero."
             )
         return values
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
-        """Return the shifted and scaled standardisation."""
-        eps, centred = self.eps, self.centred
+    def function(self, d: Grid) -> VectorFunction:
+        """The shifted and scaled standardisation."""
+        eps = self.eps
+        centred = self.centred
 
-        def f(z: float, x: Tensor, args: Args) -> Tensor:
-            w = at_depth(args, z)
-            return w["scale"] * standardise((x - w["shift"]) / w["scale"], args["share"], eps, centred) + w["shift"]
+        def f(z: float, x: Tensor, args: NormOperands) -> Tensor:
+            w = args.weights.at(z)
+            return w["scale"] * standardise((x - w["shift"]) / w["scale"], args.share, eps, centred) + w["shift"]
 
-        return self.bound(f, grids, context)
+        return f
 
 
 @register
@@ -153,17 +187,18 @@ class SphereProjection(Operator):
         super().__init__()
         self.radius, self.eps = radius, eps
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
+    def place(self, read: None, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """No weights; only the measure of d."""
-        radius, eps = self.radius, self.eps
+        radius = self.radius
+        eps = self.eps
 
-        def f(z: float, x: Tensor, args: Args) -> Tensor:
-            share = args["share"] if args["share"] is None else args["share"].to(x)
+        def f(z: float, x: Tensor, args: NormOperands) -> Tensor:
+            share = None if args.share is None else args.share.to(x)
             square = _mean(x * x, share) + eps
             # absent tokens start at zero and have no direction; 0 · ∞ would be NaN and reach every other token as a key
             return radius * x * torch.rsqrt(torch.where(square == 0, 1.0, square))
 
-        return Bound(f, local=lambda z, args: args), {"share": _share(grids["d"], grids["d"].weights)}
+        return Bound(f, local=local), NormOperands(Weights(), _share(grids.d, grids.d.weights))
 
 
 @register
@@ -176,6 +211,10 @@ class Project(Operator):
         super().__init__()
         self.norm = norm
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
-        """Bind the norm itself."""
-        return self.norm.bind(grids, context)
+    def read(self, grids: Grids, late: bool = False) -> Any:
+        """The weights of the norm."""
+        return self.norm.read(grids, late)
+
+    def place(self, read: Any, grids: Grids, context: Context) -> tuple[Bound, Args]:
+        """The norm itself."""
+        return self.norm.place(read, grids, context)

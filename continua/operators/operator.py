@@ -1,18 +1,17 @@
 """What an operator is: weight fields that are read once on the grids, then a pure function of (z, x, args)."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import nn
 
-from continua.axes import Grid
+from continua.axes import Grid, Grids
 from continua.config import register
 from continua.flow.vectorfield import Bound, Reading
 from continua.operators.cache import Cache
-from continua.operators.manual_backward import LeanByGraph, LeanNormed, LeanSkip
-from continua.operators.weights import Finish, Grids, Weight, sample
+from continua.operators.weights import Weights
 from continua.typing import Args, Tensor
 
 
@@ -34,8 +33,7 @@ class Context:
     ``pairs`` restricts or biases self-attention, ``cross_pairs`` attention to ``state``: boolean (True = allowed) or
     floating point (added to the scores), broadcastable to [b, h, t, s]. ``cache`` serves generation; ``record``
     collects the attention weights of every evaluation. ``late`` asks for weights over depth to be read block by block
-    during the solve, where they are not stored anyway. ``generator`` draws dropout. ``memo`` keeps weights that were
-    read, for as long as its owner says that they do not change.
+    during the solve, where they are not stored anyway. ``generator`` draws dropout.
     """
 
     state: Tensor | None = None
@@ -47,14 +45,15 @@ class Context:
     values: Tensor | None = None
     late: bool = False
     generator: torch.Generator | None = None
-    memo: dict[int, Any] | None = None
 
 
 class Operator(nn.Module):
     """A map of fields. ``bind`` reads the weights on the grids; the function it returns holds no tensor of its own.
 
-    Every tensor that is differentiated through is a leaf of ``args``. ``grids["z"]`` holds the depths at which the
-    function may be called; without it, or with ``context.late``, what ``bind`` returns is first to be read at some
+    Binding has two halves: ``read`` samples the weight fields, which depends on widths and depths alone, and ``place``
+    puts what was read beside the tokens of a call. Whoever holds weights that do not change keeps the first half.
+    Every tensor that is differentiated through is a leaf of ``args``. ``grids.z`` holds the depths at which the
+    function may be called; without them, or with ``context.late``, what ``bind`` returns is first to be read at some
     (``Bound.read``).
     """
 
@@ -62,6 +61,15 @@ class Operator(nn.Module):
 
     def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
         """Return (f, args) with f(z, x, args)."""
+        context = Context() if context is None else context
+        return self.place(self.read(grids, context.late), grids, context)
+
+    def read(self, grids: Grids, late: bool = False) -> Any:
+        """Sample the weight fields; those over depth ``late``, where that saves memory."""
+        return None
+
+    def place(self, read: Any, grids: Grids, context: Context) -> tuple[Bound, Args]:
+        """Return (f, args) for weights that were read, beside the tokens of ``grids`` and ``context``."""
         raise NotImplementedError
 
     def __add__(self, other: "Operator | Parts") -> "Parts":
@@ -88,30 +96,63 @@ class Parts(nn.Module):
         return Parts((*self.parts, *other.parts) if isinstance(other, Parts) else (*self.parts, other))
 
 
-def remembered(context: Context | None, operator: "Operator", make: Callable[[], Any]) -> Any:
-    """Read weights anew, or once for all tokens of a generation, or once for a view that holds them."""
-    if context is not None and context.cache is not None:
-        return context.cache.weights(operator, make)
-    if context is None or context.memo is None:
-        return make()
-    if id(operator) not in context.memo:
-        context.memo[id(operator)] = make()
-    return context.memo[id(operator)]
+@dataclass(frozen=True)
+class Operands:
+    """What the function of an operator is called with: its weights, and in subclasses whatever else it looks at."""
+
+    weights: Weights
 
 
-def weights_of(
-    operator: "Operator",
-    grids: Grids,
-    context: Context | None,
-    weights: Mapping[str, Weight],
-    finish: Finish | None = None,
-) -> tuple[dict[str, Any], Reading | None]:
-    """Read the weights of an operator, late if the context wishes, once for all tokens of a generation."""
-    late = context is not None and context.late
-    made: tuple[dict[str, Any], Reading | None] = remembered(
-        context, operator, lambda: sample(grids, weights, late, finish)
-    )
-    return made
+O = TypeVar("O", bound=Operands)
+
+
+def read_late(reading: Reading | None) -> Reading | None:
+    """A reading of weights as one of the operands that hold them."""
+    if reading is None:
+        return None
+    make = reading.make
+
+    def into(depths: Sequence[float], args: O) -> O:
+        return replace(args, weights=make(depths, args.weights))
+
+    return Reading(into, reading.bytes)
+
+
+def local(z: float, args: O) -> O:
+    """The part of the operands that a function looks at in depth ``z``."""
+    return replace(args, weights=args.weights.only(z))
+
+
+@dataclass(frozen=True)
+class Both:
+    """The operands of one function behind another."""
+
+    norm: Args
+    inner: Args
+
+
+@dataclass(frozen=True)
+class Composed:
+    """inner(z, norm(z, x))."""
+
+    norm: Bound
+    inner: Bound
+
+    def __call__(self, z: float, x: Tensor, args: Both) -> Tensor:
+        """Evaluate both."""
+        return self.inner.f(z, self.norm.f(z, x, args.norm), args.inner)
+
+    def read(self, depths: Sequence[float], args: Both) -> Both:
+        """Read what either still has to read."""
+        norm = args.norm if self.norm.read is None else self.norm.read(depths, args.norm)
+        inner = args.inner if self.inner.read is None else self.inner.read(depths, args.inner)
+        return Both(norm, inner)
+
+    def local(self, z: float, args: Both) -> Both:
+        """What both look at in one depth."""
+        norm = args.norm if self.norm.local is None else self.norm.local(z, args.norm)
+        inner = args.inner if self.inner.local is None else self.inner.local(z, args.inner)
+        return Both(norm, inner)
 
 
 @register
@@ -120,29 +161,21 @@ class PreNorm(Operator):
 
     def __init__(self, norm: Operator, inner: Operator) -> None:
         super().__init__()
-        self.norm, self.inner = norm, inner
+        self.norm = norm
+        self.inner = inner
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
+    def read(self, grids: Grids, late: bool = False) -> tuple[Any, Any]:
+        """The weights of both."""
+        return self.norm.read(grids, late), self.inner.read(grids, late)
+
+    def place(self, read: tuple[Any, Any], grids: Grids, context: Context) -> tuple[Bound, Args]:
         """Compose the two bound functions."""
-        norm, norm_args = self.norm.bind(grids, context)
-        inner, inner_args = self.inner.bind(grids, context)
-
-        def f(z: float, x: Tensor, args: Args) -> Tensor:
-            return inner.f(z, norm.f(z, x, args["norm"]), args["inner"])
-
-        def read(depths: Any, args: Args) -> Args:
-            own = {"norm": norm, "inner": inner}
-            return {k: args[k] if b.read is None else b.read(depths, args[k]) for k, b in own.items()}
-
-        def local(z: float, args: Args) -> Args:
-            own = {"norm": norm, "inner": inner}
-            return {k: args[k] if b.local is None else b.local(z, args[k]) for k, b in own.items()}
-
-        by_hand = getattr(self.norm, "by_hand", lambda grids: None)(grids) or LeanByGraph(norm)
-        lean = None if inner.lean is None else LeanNormed(norm, by_hand, inner.lean)
-        unread = [own.read for own in (norm, inner) if own.read is not None]
-        reading = Reading(read, sum(getattr(one, "bytes", 0) for one in unread)) if unread else None
-        return Bound(f, reading, local, lean), {"norm": norm_args, "inner": inner_args}
+        norm, norm_args = self.norm.place(read[0], grids, context)
+        inner, inner_args = self.inner.place(read[1], grids, context)
+        f = Composed(norm, inner)
+        unread = [own.read for own in (norm, inner) if isinstance(own.read, Reading)]
+        reading = Reading(f.read, sum(one.bytes for one in unread)) if unread else None
+        return Bound(f, reading, f.local), Both(norm_args, inner_args)
 
 
 @register
@@ -153,21 +186,32 @@ class Chain(PreNorm):
         super().__init__(first, second)
 
 
+@dataclass(frozen=True)
+class Skipped:
+    """γx + inner(z, x)."""
+
+    inner: Bound
+    gamma: float
+
+    def __call__(self, z: float, x: Tensor, args: Args) -> Tensor:
+        """Add γx."""
+        return torch.add(self.inner.f(z, x, args), x, alpha=self.gamma)
+
+
 @register
 class Skip(Operator):
     """γx + inner(x): the skip factor of the flow. γ < 0 damps; γ = −1 with a unit Euler step drops the residual."""
 
     def __init__(self, inner: Operator, gamma: float) -> None:
         super().__init__()
-        self.inner, self.gamma = inner, gamma
+        self.inner = inner
+        self.gamma = gamma
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
+    def read(self, grids: Grids, late: bool = False) -> Any:
+        """The weights of the inner field."""
+        return self.inner.read(grids, late)
+
+    def place(self, read: Any, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """Add γx to the inner field."""
-        inner, inner_args = self.inner.bind(grids, context)
-        gamma = self.gamma
-
-        def f(z: float, x: Tensor, args: Args) -> Tensor:
-            return torch.add(inner.f(z, x, args), x, alpha=gamma)
-
-        lean = None if inner.lean is None else LeanSkip(inner.lean, gamma)
-        return Bound(f, inner.read, inner.local, lean), inner_args
+        inner, inner_args = self.inner.place(read, grids, context)
+        return Bound(Skipped(inner, self.gamma), inner.read, inner.local), inner_args

@@ -1,7 +1,8 @@
 """The feed-forward functional and the plain integral operator: maps that act at each time alone."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
+from continua.axes import Grids
 from continua.config import register
 from continua.fields import Parametrisation, Role, Use, kernel
 from continua.fields.role import SHIFT
@@ -9,9 +10,8 @@ from continua.flow.vectorfield import Bound
 from continua.operators.activation import GELU, Activation, Identity
 from continua.operators.calibration import Target, calibration, extra, folded
 from continua.operators.linear import linear
-from continua.operators.manual_backward import LeanPointwise
-from continua.operators.operator import Context, Operator, weights_of
-from continua.operators.weights import Grids, Weight, at_depth, local
+from continua.operators.operator import Context, Operands, Operator, local, read_late
+from continua.operators.weights import Sampled, Weight, sample
 from continua.typing import Args, Tensor
 
 OUTPUT = Role(Use.KERNEL, inputs="m", is_output=True)  # of W2
@@ -29,16 +29,18 @@ class Integral(Operator):
         self.kernel = kernel(weights, "zdc", inputs="c", gain=gain)
         self.bias = weights.field("zd", role=SHIFT) if bias else None
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
-        """Read kernel and bias."""
-        weights = {"kernel": Weight(self.kernel, over="c"), "bias": Weight(self.bias)}
-        args, reader = weights_of(self, grids, context, weights)
+    def read(self, grids: Grids, late: bool = False) -> Sampled:
+        """Kernel and bias."""
+        return sample(grids, {"kernel": Weight(self.kernel, over="c"), "bias": Weight(self.bias)}, late)
 
-        def f(z: float, x: Tensor, args: Args) -> Tensor:
-            w = at_depth(args, z)
-            return linear(x, w["kernel"], w.get("bias"))
+    def place(self, read: Sampled, grids: Grids, context: Context) -> tuple[Bound, Args]:
+        """One matrix product."""
+        return Bound(_integrate, read_late(read.reading), local), Operands(read.weights)
 
-        return Bound(f, reader, local), args
+
+def _integrate(z: float, x: Tensor, args: Operands) -> Tensor:
+    w = args.weights.at(z)
+    return linear(x, w["kernel"], w.get("bias"))
 
 
 @register
@@ -49,10 +51,27 @@ class Apply(Operator):
         super().__init__()
         self.phi = phi
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
+    def place(self, read: None, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """Nothing to read."""
         phi = self.phi
-        return Bound(lambda z, x, args: phi(x), local=lambda z, args: args), {}
+        return Bound(lambda z, x, args: phi(x), local=lambda z, args: args), None
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """φ2(W2 φ1(W1 x + b1) [· Gx] + b2) with the weights of one depth."""
+
+    phi1: Activation
+    phi2: Activation
+    gated: bool
+
+    def __call__(self, z: float, x: Tensor, args: Operands) -> Tensor:
+        """Evaluate the two maps with the nonlinearities between them."""
+        w = args.weights.at(z)
+        hidden = self.phi1(linear(x, w["w1"], w.get("b1")))  # [b, t, m]
+        if self.gated:
+            hidden = hidden * linear(x, w["gate"])  # [b, t, m]
+        return self.phi2(linear(hidden, w["w2"], w.get("b2")))  # [b, t, d]
 
 
 @register
@@ -81,30 +100,23 @@ class Pointwise(Operator):
         self.b1 = weights.field("zm", role=SHIFT) if bias else None
         self.b2 = weights.field("zd", role=SHIFT) if bias else None
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
-        """Return the two maps with the nonlinearities between them."""
-        phi1, phi2, gated = self.phi1, self.phi2, self.gate is not None
-
-        def f(z: float, x: Tensor, args: Args) -> Tensor:
-            w = at_depth(args, z)
-            hidden = phi1(linear(x, w["w1"], w.get("b1")))
-            if gated:
-                hidden = hidden * linear(x, w["gate"])
-            return phi2(linear(hidden, w["w2"], w.get("b2")))
-
-        # both kernels with their quadrature weights folded in
+    def read(self, grids: Grids, late: bool = False) -> Sampled:
+        """Both kernels with their quadrature weights folded in, and the biases."""
         weights = {
             "w1": Weight(self.w1, over="c"),
             "gate": Weight(self.gate, over="c"),
             "w2": Weight(self.w2, over="m"),
             "b1": Weight(self.b1),
             "b2": Weight(self.b2),
+            **extra(self.calibration, grids),
         }
 
-        def finish(values: dict[str, Tensor], depths: Sequence[float] | None) -> dict[str, Tensor]:
+        def finish(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
             return folded(self.calibration, values, grids, depths)
 
-        weights |= extra(self.calibration, grids)
-        args, reader = weights_of(self, grids, context, weights, finish)
-        lean = LeanPointwise(phi1, gated) if isinstance(phi2, Identity) else None
-        return Bound(f, reader, local, lean), args
+        return sample(grids, weights, late, finish)
+
+    def place(self, read: Sampled, grids: Grids, context: Context) -> tuple[Bound, Args]:
+        """Two maps with the nonlinearities between them."""
+        f = FeedForward(self.phi1, self.phi2, self.gate is not None)
+        return Bound(f, read_late(read.reading), local), Operands(read.weights)

@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from continua.axes import Axes, Counting, Grid, Points, grid_on
+from continua import constants
+from continua.axes import Axes, Grid, Points
+from continua.checks import looking
 from continua.config import register
 from continua.errors import GridError, ShapeError
 from continua.fields import Parametrisation
@@ -22,9 +24,24 @@ class Position(nn.Module):
     ``bind`` reads fields on the grids; what it returns is handed back to the others as ``args``.
     """
 
+    @property
+    def has_pair_bias(self) -> bool:
+        """Whether scores get a bias of each pair."""
+        return type(self).pair_bias is not Position.pair_bias
+
+    @property
+    def has_key_bias(self) -> bool:
+        """Whether under a causal mask a bias of each source is enough."""
+        return type(self).key_bias is not Position.key_bias
+
+    @property
+    def turns(self) -> bool:
+        """Whether queries and keys are acted on."""
+        return type(self).turn is not Position.turn
+
     def bind(self, h: Grid, e: Grid) -> Any:
         """Return what depends on the head and inner grids."""
-        return {}
+        return None
 
     def where(self, nodes: Float[Tensor, "*b n k"], args: Any) -> Any:
         """Return what ``turn`` needs to know of these nodes, made once for all depths."""
@@ -60,21 +77,22 @@ class Rotary(Position):
         """Return the frequencies of the pairs."""
         if len(e) % 2:
             raise ShapeError("rotary positions turn pairs", got=f"{len(e)} inner nodes", remedy="Use an even at(e=…).")
-        i = torch.arange(len(e) // 2, dtype=torch.float64)
-        return {"frequency": self.base ** (-2 * i / len(e))}
+        frequencies = tuple(self.base ** (-2 * i / len(e)) for i in range(len(e) // 2))
+        return constants.numbers(frequencies, e.nodes.device, e.nodes.dtype)
 
     def where(self, nodes: Float[Tensor, "*b n k"], args: Any) -> Any:
         """Cosine and sine of each angle, twice: for both halves of the pairs."""
-        angle = nodes.to(torch.promote_types(nodes.dtype, torch.float32)) * args["frequency"].to(nodes)
+        angle = nodes.to(constants.at_least_single(nodes.dtype)) * args.to(nodes)
         angle = torch.cat([angle, angle], -1)
         if angle.dim() == 3:
             angle = angle[:, None]
-        return {"cos": angle.cos(), "sin": angle.sin()}
+        return angle.cos(), angle.sin()
 
     def turn(self, x: Float[Tensor, "b h n e"], where: Any) -> Float[Tensor, "b h n e"]:
         """x cos + (−x₂, x₁) sin."""
         first, second = x.chunk(2, -1)
-        return x * where["cos"].to(x.dtype) + torch.cat([-second, first], -1) * where["sin"].to(x.dtype)
+        cos, sin = where
+        return x * cos.to(x.dtype) + torch.cat([-second, first], -1) * sin.to(x.dtype)
 
 
 @register
@@ -89,17 +107,17 @@ class ALiBi(Position):
         """Return the slopes of the heads."""
         axis = self.axes.h
         u = (h.nodes[:, 0] + 1) / axis.n if isinstance(axis, Points) and axis.n else unit_coordinate(axis, h.nodes)
-        return {"slope": 2.0 ** (-8 * u)}
+        return 2.0 ** (-8 * u)
 
     def key_bias(self, s: Float[Tensor, "*b s k"], args: Any) -> Float[Tensor, "*bh s"] | None:
         """+slope·s: the query's own −slope·t is constant along a row and cancels."""
-        return args["slope"].to(s)[:, None] * s[..., None, :, 0]
+        return args.to(s)[:, None] * s[..., None, :, 0]
 
     def pair_bias(
         self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"], args: Any
     ) -> Float[Tensor, "*bh t s"] | None:
         """−slope·|t − s|."""
-        return -args["slope"].to(s)[:, None, None] * (t - s.mT).abs()[..., None, :, :]
+        return -args.to(s)[:, None, None] * (t - s.mT).abs()[..., None, :, :]
 
 
 @register
@@ -116,7 +134,7 @@ class RelativeBias(Position):
 
     def bind(self, h: Grid, e: Grid) -> Any:
         """Read the table on the heads."""
-        return {"table": self.table.on(n=_rows(self.buckets), h=h)}
+        return self.table.on(h=h)
 
     def bucket(self, gap: Tensor) -> Tensor:
         """Bucket of s − t."""
@@ -137,7 +155,7 @@ class RelativeBias(Position):
         """Look the pairs up."""
         bucket = self.bucket(s.mT - t)
         # head first in memory: the bias is read once for every layer, the table only here
-        found = args["table"].mT.index_select(1, bucket.flatten()).unflatten(1, bucket.shape)
+        found = args.mT.index_select(1, bucket.flatten()).unflatten(1, bucket.shape)
         return found if bucket.dim() == 2 else found.movedim(0, -3)
 
 
@@ -157,13 +175,13 @@ class WaveBias(Position):
 
     def bind(self, h: Grid, e: Grid) -> Any:
         """Read the amplitudes on the heads."""
-        return {"table": self.table.on(n=_rows(2 * len(self.waves.numbers)), h=h)}
+        return self.table.on(h=h)
 
     def pair_bias(
         self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"], args: Any
     ) -> Float[Tensor, "*bh t s"] | None:
         """By angle sums: features of t, mixed by the amplitudes of each head, times features of s."""
-        cosine, sine = (part[:, None, :] for part in args["table"].to(t).mT.chunk(2, -1))  # [h, 1, w]
+        cosine, sine = (part[:, None, :] for part in args.to(t).mT.chunk(2, -1))  # [h, 1, w]
         at_t, at_s = self.waves.angles(t), self.waves.angles(s)
         at_t, at_s = at_t[..., None, :, :], at_s[..., None, :, :]  # [*b, 1, t, w]
         cos_t, sin_t = at_t.cos(), at_t.sin()
@@ -174,7 +192,16 @@ class WaveBias(Position):
 class Encoding(nn.Module):
     """A position that is added to the embedding: x(t, d) += p(t, d)."""
 
-    def forward(self, t: Grid, d: Grid, like: Tensor) -> Tensor:
+    @property
+    def room(self) -> int | None:
+        """How many counted tokens it has room for, where that is bounded."""
+        return None
+
+    def read(self, d: Grid) -> Any:
+        """Sample what is learned on the d grid."""
+        return None
+
+    def forward(self, t: Grid, d: Grid, like: Tensor, read: Any = None) -> Tensor:
         """Return p on the product of the token grid and the d grid: [*b, t, d]."""
         raise NotImplementedError
 
@@ -191,7 +218,7 @@ class Sinusoidal(Encoding):
         super().__init__()
         self.axes, self.base = axes, base
 
-    def forward(self, t: Grid, d: Grid, like: Tensor) -> Tensor:
+    def forward(self, t: Grid, d: Grid, like: Tensor, read: None = None) -> Tensor:
         """Evaluate at all stamps."""
         axis, time = self.axes.d, t.nodes[..., :1]
         if isinstance(axis, Points):
@@ -215,11 +242,20 @@ class Learned(Encoding):
         self.count = count
         self.table = weights.table(count, "d", std)
 
-    def forward(self, t: Grid, d: Grid, like: Tensor) -> Tensor:
+    @property
+    def room(self) -> int | None:
+        """Its rows."""
+        return self.count
+
+    def read(self, d: Grid) -> Tensor:
+        """The rows of the table."""
+        return self.table.on(d=d)
+
+    def forward(self, t: Grid, d: Grid, like: Tensor, read: Tensor | None = None) -> Tensor:
         """Take the first rows for counted tokens, interpolate for real stamps."""
-        rows = self.table.on(n=_rows(self.count), d=d)
+        rows = self.read(d) if read is None else read
         if t.is_counting and t.is_ordered:
-            end = t.start + len(t)
+            end = t.start + t.count
             if end > self.count:
                 raise ShapeError(
                     f"the position table has {self.count} rows",
@@ -230,7 +266,7 @@ class Learned(Encoding):
         x = t.nodes[..., 0]
         if t.has_gaps:  # an absent token may carry any stamp
             x = torch.where(t.observed, x, 0.0)
-        if bool(((x < 0) | (x > self.count - 1)).any()):
+        if looking() and bool(((x < 0) | (x > self.count - 1)).any()):
             raise GridError(
                 f"the position table covers times 0 to {self.count - 1}",
                 got=f"{x.min().item():g} to {x.max().item():g}",
@@ -239,7 +275,3 @@ class Learned(Encoding):
         low = x.detach().floor().clamp(0, max(self.count - 2, 0)).long()
         part = (x - low)[..., None].to(like)
         return rows[low] * (1 - part) + rows[(low + 1).clamp_max(self.count - 1)] * part
-
-
-def _rows(count: int) -> Grid:
-    return grid_on(Points(count), Counting(count))

@@ -1,8 +1,11 @@
 """Convolution over the domain by a few waves: the operator of Fourier neural operators, against any measure."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 
-from continua.axes import Counting, Grid, Points, grid_on
+from continua.axes import Grids
 from continua.config import register
 from continua.fields import Parametrisation, Role, Use, kernel_std
 from continua.fields import kernel as make_kernel
@@ -10,10 +13,34 @@ from continua.fields.role import SHIFT
 from continua.flow.vectorfield import Bound
 from continua.operators.activation import Activation, Identity
 from continua.operators.linear import linear
-from continua.operators.operator import Context, Operator, weights_of
-from continua.operators.waves import Waves
-from continua.operators.weights import Grids, Weight, at_depth, local
+from continua.operators.operator import Context, Operands, Operator, local, read_late
+from continua.operators.waves import Transform, Waves
+from continua.operators.weights import Sampled, Weight, sample
 from continua.typing import Args, Tensor
+
+
+@dataclass(frozen=True)
+class WaveOperands(Operands):
+    """The weights, and the matrices to the coefficients of waves and back."""
+
+    there: Any
+    back: Any
+
+
+@dataclass(frozen=True)
+class Convolving:
+    """φ(κ∗x + Wx + b) with the weights of one depth."""
+
+    transform: Transform
+    phi: Activation
+
+    def __call__(self, z: float, x: Tensor, args: WaveOperands) -> Tensor:
+        """To the waves, mixed there, and back."""
+        w = args.weights.at(z)
+        v = self.transform.analyse(x, args.there).movedim(2, 0).flatten(2)  # [w, b, 2c]
+        mixed = torch.bmm(v, w["kernel"]).unflatten(-1, (2, -1)).movedim(0, 2)  # [b, 2, w, d]
+        y = self.transform.synthesise(mixed, args.back)  # [b, t, d]
+        return self.phi(y + linear(x, w["beside"], w["bias"]) if "beside" in w else y)
 
 
 @register
@@ -45,31 +72,22 @@ class SpectralConvolution(Operator):
         self.beside = make_kernel(weights, "zdc", inputs="c", gain=gain * share) if beside else None
         self.bias = weights.field("zd", role=SHIFT) if beside else None
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
-        """Read R_k as real blocks, and bind the transform to the nodes."""
-        transform, matrices = self.waves.bind(grids["t"])
-        phi, count = self.phi, self.count
+    def read(self, grids: Grids, late: bool = False) -> Sampled:
+        """R_k as real blocks, the map beside and its bias."""
         weights = {
-            "kernel": Weight(self.kernel, "c", self._blocks, {"n": _rows(2 * count)}),
+            "kernel": Weight(self.kernel, "c", self._blocks),
             "beside": Weight(self.beside, "c"),
             "bias": Weight(self.bias),
         }
-        args, reader = weights_of(self, grids, context, weights)
+        return sample(grids, weights, late)
 
-        def f(z: float, x: Tensor, args: Args) -> Tensor:
-            w, (there, back) = at_depth(args, z), args["waves"]
-            v = transform.analyse(x, there).movedim(2, 0).flatten(2)  # [w, b, 2c]
-            mixed = torch.bmm(v, w["kernel"]).unflatten(-1, (2, -1)).movedim(0, 2)  # [b, 2, w, d]
-            y = transform.synthesise(mixed, back)
-            return phi(y + linear(x, w["beside"], w["bias"]) if "beside" in w else y)
-
-        return Bound(f, reader, local), {**args, "waves": matrices}
+    def place(self, read: Sampled, grids: Grids, context: Context) -> tuple[Bound, Args]:
+        """Bind the transform to the nodes."""
+        transform, (there, back) = self.waves.bind(grids.tokens)
+        f = Convolving(transform, self.phi)
+        return Bound(f, read_late(read.reading), local), WaveOperands(read.weights, there, back)
 
     def _blocks(self, values: Tensor) -> Tensor:
         """[z?, 2w, d, c] → [z?, w, 2c, 2d]: multiplication by a complex matrix, in real numbers."""
         real, imaginary = (part.mT for part in values.unflatten(-3, (2, self.count)).unbind(-4))
         return torch.cat([torch.cat([real, imaginary], -1), torch.cat([-imaginary, real], -1)], -2)
-
-
-def _rows(count: int) -> Grid:
-    return grid_on(Points(count), Counting(count))

@@ -1,5 +1,6 @@
 """Waves on a domain: the transform of a field on any grid to a few waves, and back."""
 
+import cmath
 import functools
 import itertools
 import math
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 
+from continua import constants
 from continua.axes import Axis, Circle, Grid, Interval, Product, corrected, factors
 from continua.errors import ConfigError
 from continua.typing import Float, Tensor
@@ -60,15 +62,24 @@ class Waves:
         """All wave vectors, in the order of the transform."""
         return tuple(itertools.product(*self.ranges))
 
-    @cached_property
+    @torch.compiler.assume_constant_result
     def doubled(self) -> tuple[float, ...]:
         """2 where the wave of −k is left out, else 1."""
         return tuple(2.0 if k[-1] else 1.0 for k in self.numbers)
 
     def angles(self, nodes: Float[Tensor, "*b n k"]) -> Float[Tensor, "*b n w"]:
         """2π k·t/P at each node, for each wave."""
-        k = torch.tensor(self.numbers, dtype=torch.float64) / torch.tensor(self.periods, dtype=torch.float64)
-        return nodes @ (2 * math.pi * k).to(nodes).mT
+        return self._angles(nodes, self.vectors())
+
+    def _angles(self, nodes: Tensor, vectors: tuple[float, ...]) -> Tensor:
+        return nodes @ constants.numbers(vectors, nodes.device, nodes.dtype).view(-1, self.axis.dim).mT
+
+    @torch.compiler.assume_constant_result
+    def vectors(self) -> tuple[float, ...]:
+        """2π k/P of each wave, one after the other."""
+        return tuple(
+            2 * math.pi * k / period for wave in self.numbers for k, period in zip(wave, self.periods, strict=True)
+        )
 
     def bind(self, grid: Grid, exact: bool = True) -> tuple["Transform", tuple[Any, Any]]:
         """The transform on a grid and its matrices there and back.
@@ -83,13 +94,18 @@ class Waves:
         weights = self.exact_weights(grid) if exact and not grid.is_uniform else grid.weights
         share = (weights / weights.sum(-1, keepdim=True))[..., None]
         cos, sin = angles.cos(), angles.sin()
-        doubled = torch.tensor(self.doubled, dtype=angles.dtype, device=angles.device)
+        doubled = constants.numbers(self.doubled(), angles.device, angles.dtype)
         there = (torch.cat([cos, -sin], -1) * share).mT
         return ByMatrix(), (there, torch.cat([doubled * cos, -doubled * sin], -1))
 
+    @torch.compiler.assume_constant_result
+    def along(self, i: int) -> tuple[float, ...]:
+        """The whole numbers k along one direction."""
+        return tuple(float(k) for k in self.ranges[i])
+
     def _line(self, i: int, line: Grid) -> tuple[Parts, Parts]:
         """cos and sin of one direction: the analysis [w, n] with the weights, the synthesis [n, w]."""
-        k = torch.tensor(self.ranges[i], dtype=line.nodes.dtype, device=line.nodes.device)
+        k = constants.numbers(self.along(i), line.nodes.device, line.nodes.dtype)
         angles = line.nodes * (2 * math.pi / self.periods[i] * k)
         share = (line.weights / line.weights.sum())[:, None]
         doubled = torch.where(k > 0, 2.0, 1.0) if i == len(self.modes) - 1 else torch.ones_like(k)
@@ -98,6 +114,12 @@ class Waves:
             (doubled * angles.cos(), doubled * angles.sin()),
         )
 
+    @torch.compiler.assume_constant_result
+    def wider(self, most: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The vectors of waves up to twice these, ``most`` in each direction, and their means over the domain."""
+        wide = Waves(self.axis, tuple(min(2 * m - 1, most) for m in self.modes), self.stretch)
+        return wide.vectors(), _integrals(wide)
+
     def exact_weights(self, grid: Grid) -> Float[Tensor, "*b n"]:
         """The weights of the grid, changed least so that waves up to twice these are integrated exactly.
 
@@ -105,11 +127,12 @@ class Waves:
         quarter of their number along each direction), since the change would not be small then.
         """
         few = max(1, int((len(grid) ** (1 / self.axis.dim)) // 4))
-        wide = Waves(self.axis, tuple(min(2 * m - 1, few) for m in self.modes), self.stretch)
-        angles = wide.angles(grid.nodes.double())
+        vectors, means = self.wider(few)
+        angles = self._angles(grid.nodes.double(), vectors)
         real = torch.cat([angles.cos(), angles.sin()], -1).mT
         whole = grid.weights.double().sum(-1, keepdim=True)
-        made = corrected(grid.weights.double() / whole, real, _integrals(wide).to(real))
+        integrals = constants.numbers(means, real.device, real.dtype)
+        made = corrected(grid.weights.double() / whole, real, integrals)
         return (made * whole).to(grid.weights)
 
 
@@ -183,15 +206,14 @@ def _turned(real: Tensor, imaginary: Tensor, line: Parts, place: int) -> Parts:
 
 
 @functools.lru_cache(maxsize=64)
-def _integrals(waves: Waves) -> Tensor:
+def _integrals(waves: Waves) -> tuple[float, ...]:
     """Mean of cos and sin of each wave over the domain: exact on circles and intervals."""
-    means = torch.ones(len(waves.numbers), dtype=torch.complex128)
+    means = [complex(1.0)] * len(waves.numbers)
     for i, (line, period) in enumerate(zip(waves.lines, waves.periods, strict=True)):
         for row, k in enumerate(waves.numbers):
             w = 2 * math.pi * k[i] / period
             if w != 0.0:
-                a, b = line.start, line.start + line.length
-                turn = torch.tensor([w * a, w * b], dtype=torch.float64)
-                wave = torch.complex(turn.cos(), turn.sin())
-                means[row] *= (wave[1] - wave[0]) / (1j * w * line.length)
-    return torch.cat([means.real, means.imag])
+                start = cmath.exp(1j * w * line.start)
+                end = cmath.exp(1j * w * (line.start + line.length))
+                means[row] *= (end - start) / (1j * w * line.length)
+    return (*(mean.real for mean in means), *(mean.imag for mean in means))

@@ -1,49 +1,74 @@
 """Weights over depth: sampled when an operator is bound, or later, one matrix product for each block of depths."""
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
-import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call
 
-from continua.axes import Grid, grid_key
+from continua.axes import Depths, Grids
 from continua.errors import SolveError
 from continua.fields import Expansion, Field
 from continua.flow.vectorfield import Reading
 from continua.operators.linear import Moments, Watch, looked_at, marked
-from continua.typing import Args, Letter, Tensor
+from continua.typing import Letter, Tensor
 
-Grids = Mapping[Letter, Grid]
-Finish = Callable[[dict[str, Tensor], Sequence[float] | None], dict[str, Tensor]]  # of some depths, or of every one
+Finish = Callable[[dict[str, Tensor], tuple[float, ...] | None], dict[str, Tensor]]  # of some depths, or of every one
 
 
-@functools.lru_cache(maxsize=512)
-def depth_grid(depths: tuple[float, ...], steps: tuple[float, ...] | None = None) -> Grid:
-    """Return the grid of the depths at which a part is read; its weights are the ``steps`` taken there."""
-    nodes = np.array(depths, dtype=np.float64)[:, None]
-    weights = (
-        torch.ones(len(depths), dtype=torch.float64) if steps is None else torch.tensor(steps, dtype=torch.float64)
-    )
-    return Grid(torch.from_numpy(nodes), weights, key=grid_key(nodes))
+@dataclass(frozen=True)
+class Weights:
+    """What an operator has read: the weights of every depth, those of each, and what is still to be read.
+
+    ``along`` holds the tensors from which weights are made block by block during the solve.
+    """
+
+    fixed: dict[str, Tensor] = field(default_factory=dict)
+    depth: dict[float, dict[str, Tensor]] = field(default_factory=dict)
+    along: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def at(self, z: float) -> dict[str, Tensor]:
+        """The weights that apply at depth ``z``."""
+        if not self.depth and not self.along:
+            return self.fixed
+        layer = self.depth.get(z)
+        if layer is None:
+            known = ", ".join(f"{d:g}" for d in list(self.depth)[:4])
+            raise SolveError(
+                "the weights were not read at this depth",
+                got=f"z={z!r} (read at {known}, …)",
+                remedy="Bind with this depth.",
+            )
+        return {**self.fixed, **layer} if self.fixed else layer
+
+    def only(self, z: float) -> "Weights":
+        """The part that a function looks at in depth ``z``."""
+        return Weights(self.fixed, {z: self.depth.get(z, {})})
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Weights that were read, and how the rest is read during the solve (None: nothing is left)."""
+
+    weights: Weights
+    reading: Reading | None = None
 
 
 @dataclass(frozen=True)
 class Weight:
     """A field to be read times the quadrature weights of the letters ``over``, then reshaped by ``then``.
 
-    ``grids`` replaces the grids it is read on (heads that share keys). ``then`` must act on each depth alone and
-    linearly, so that it may be applied to coefficients in depth as well.
+    The letters ``stored`` are taken as they are stored (heads that share keys, rows of a table). ``then`` must act on
+    each depth alone and linearly, so that it may be applied to coefficients in depth as well.
     """
 
     field: Field | None
     over: str = ""
     then: Callable[[Tensor], Tensor] | None = None
-    grids: Grids | None = None
+    stored: str = ""
 
     @property
     def varies(self) -> bool:
@@ -51,66 +76,64 @@ class Weight:
         return self.field is not None and "z" in self.field.letters
 
     def on(self, grids: Grids, leaves: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Read now; without a grid for z the coefficients in depth stay."""
+        """Read now; without depths the coefficients in depth stay."""
         if self.field is None:
             raise SolveError("there is no field to read", got=None, remedy="Leave absent weights out.")
-        values = read(self.field, self.where(grids), self.over, leaves)
+        values = read(self.field, grids, self.over, leaves, self.stored)
         return values if self.then is None else self.then(values)
 
-    def where(self, grids: Grids) -> Grids:
-        """The grids it is read on."""
-        return {**grids, **{k: v for k, v in (self.grids or {}).items() if k != "z"}}
 
-
-def read(field: Field, grids: Grids, over: str = "", leaves: Mapping[str, Tensor] | None = None) -> Tensor:
+def read(
+    field: Field, grids: Grids, over: str = "", leaves: Mapping[str, Tensor] | None = None, stored: str = ""
+) -> Tensor:
     """Return the values of ``field`` on the grids, times the quadrature weights of the letters ``over``.
 
     Folding the weights here makes every later integral a plain matrix product. Where they are one (native nodes),
     the stored tensor itself is returned.
     """
-    asked = {letter: grids[letter] for letter in field.letters if letter in grids}
+    asked: dict[str, Any] = {
+        letter: grids[letter] for letter in field.letters if letter not in ("z", "n") and letter not in stored
+    }
+    if grids.z is not None and "z" in field.letters:
+        asked["z"] = grids.z
     made = field.on(**asked) if leaves is None else functional_call(_module(field), dict(leaves), (), asked)
     values: Tensor = made
     for letter in over:
-        if not grids[letter].is_unit:
+        grid = grids[letter]
+        if not grid.is_unit:
             place = len(field.letters) - 1 - field.letters.index(letter)
-            values = values * grids[letter].weights.to(values).reshape(-1, *[1] * place)
+            values = values * grid.weights.to(values).reshape(-1, *[1] * place)
     return values
 
 
-def sample(
-    grids: Grids, weights: Mapping[str, Weight], late: bool = False, finish: Finish | None = None
-) -> tuple[dict[str, Any], Reading | None]:
+def sample(grids: Grids, weights: Mapping[str, Weight], late: bool = False, finish: Finish | None = None) -> Sampled:
     """Read weights, sorted into those of every depth and those of each; ``finish`` makes the last changes.
 
-    What varies over depth is read now where ``grids["z"]`` says where, unless it is to be read ``late`` (to save the
+    What varies over depth is read now where ``grids.z`` says where, unless it is to be read ``late`` (to save the
     memory of weights that are not stored anyway): then coefficients are returned, and a reader for blocks of depths.
     ``unbind`` instead of indexing: its backward is one stack, where each index would fill a whole tensor with zeros.
     """
-    z = grids.get("z")
+    z = grids.z
     present = {name: weight for name, weight in weights.items() if weight.field is not None}
     later = {name: w for name, w in present.items() if w.varies and (z is None or (late and not _is_stored(w, z)))}
     now = {name: w.on(grids) for name, w in present.items() if name not in later}
     fixed = _finished(present, {name: values for name, values in now.items() if not present[name].varies}, finish, None)
     varying = {name: values for name, values in now.items() if present[name].varies}
-    layers = {} if z is None else _layers(z, varying if later else _finished(present, varying, finish, _depths(z)))
-    args: dict[str, Any] = {
-        "fixed": _watched(present, grids, {None: fixed})[None],
-        "depth": _watched(present, grids, layers),
-    }
+    layers = {} if z is None else _layers(z.nodes, varying if later else _finished(present, varying, finish, z.nodes))
+    made = Weights(_watched(present, grids, {None: fixed})[None], _watched(present, grids, layers))
     if not later:
-        return args, None
-    bare = {letter: grid for letter, grid in grids.items() if letter != "z"}
-    args["along"] = {name: _leaves(weight, bare) for name, weight in later.items()}
+        return Sampled(made)
+    bare = grids.with_depths(None)
+    made = replace(made, along={name: _leaves(weight, bare) for name, weight in later.items()})
 
-    def reader(depths: Sequence[float], args: Args) -> Args:
-        block = depth_grid(tuple(depths))
-        made = {name: _late(weight, bare, block, args["along"][name]) for name, weight in later.items()}
-        layers = _layers(block, _finished(later, made, finish, depths))
-        layers = {z: {**args["depth"].get(z, {}), **own} for z, own in _watched(later, bare, layers).items()}
-        return {**{key: value for key, value in args.items() if key != "along"}, "depth": layers}
+    def reader(depths: Sequence[float], own: Weights) -> Weights:
+        block = Depths(tuple(depths))
+        values = {name: _late(weight, bare, block, own.along[name]) for name, weight in later.items()}
+        layers = _layers(block.nodes, _finished(later, values, finish, block.nodes))
+        merged = {z: {**own.depth.get(z, {}), **layer} for z, layer in _watched(later, bare, layers).items()}
+        return Weights(own.fixed, merged)
 
-    return args, Reading(reader, sum(_bytes(weight, args["along"][name]) for name, weight in later.items()))
+    return Sampled(made, Reading(reader, sum(_bytes(weight, made.along[name]) for name, weight in later.items())))
 
 
 def _bytes(weight: Weight, leaves: Mapping[str, Any]) -> int:
@@ -119,7 +142,7 @@ def _bytes(weight: Weight, leaves: Mapping[str, Any]) -> int:
     return 0 if values is None else values[0].numel() * values.element_size()
 
 
-def _is_stored(weight: Weight, z: Grid) -> bool:
+def _is_stored(weight: Weight, z: Depths) -> bool:
     return isinstance(weight.field, Expansion) and weight.field.is_stored_on("z", z)
 
 
@@ -135,10 +158,10 @@ def _leaves(weight: Weight, grids: Grids) -> dict[str, Any]:
     }
 
 
-def _late(weight: Weight, grids: Grids, z: Grid, leaves: Mapping[str, Any]) -> Tensor:
+def _late(weight: Weight, grids: Grids, z: Depths, leaves: Mapping[str, Any]) -> Tensor:
     if isinstance(weight.field, Expansion):
         return weight.field.later(leaves["coefficients"], "z", z, leaves["network"])
-    return weight.on({**grids, "z": z}, leaves["network"])
+    return weight.on(grids.with_depths(z), leaves["network"])
 
 
 def _module(field: object) -> nn.Module:
@@ -148,7 +171,7 @@ def _module(field: object) -> nn.Module:
 
 
 def _finished(
-    weights: Mapping[str, Weight], values: dict[str, Tensor], finish: Finish | None, depths: Sequence[float] | None
+    weights: Mapping[str, Weight], values: dict[str, Tensor], finish: Finish | None, depths: tuple[float, ...] | None
 ) -> dict[str, Tensor]:
     """The finished values; of those looked at also what ``finish`` makes of ones: the factors of rows and columns."""
     if finish is None or not values:
@@ -167,13 +190,7 @@ def _factors(name: str) -> str:
     return f"{name}, factors"
 
 
-def _depths(z: Grid) -> list[float]:
-    found: list[float] = z.nodes[:, 0].tolist()
-    return found
-
-
-def _layers(z: Grid, values: Mapping[str, Tensor]) -> dict[float, dict[str, Tensor]]:
-    depths = _depths(z)
+def _layers(depths: tuple[float, ...], values: Mapping[str, Tensor]) -> dict[float, dict[str, Tensor]]:
     layers: dict[float, dict[str, Tensor]] = {depth: {} for depth in depths}
     for name, tensor in values.items():
         for depth, layer in zip(depths, tensor.unbind(0), strict=True):
@@ -188,14 +205,16 @@ def _watched(
     weights: Mapping[str, Weight], grids: Grids, layers: dict[Where, dict[str, Tensor]]
 ) -> dict[Where, dict[str, Tensor]]:
     """The weights of some depths (None: of every one), those marked whose products somebody looks at."""
-    looking = {name: moments for name, weight in weights.items() if (moments := looked_at(weight.field)) is not None}
+    found = {name: looked_at(weight.field) for name, weight in weights.items()}
+    looking = {name: moments for name, moments in found.items() if moments is not None}
     if not looking:
         return layers
     made = {z: dict(layer) for z, layer in layers.items()}
     for z, layer in made.items():
         for name in looking.keys() & layer.keys():
             factors, weight = layer.pop(_factors(name), None), weights[name]
-            sizes = [len(weight.where(grids)[k]) for k in cast(Field, weight.field).letters if k != "z"]
+            letters = [k for k in cast(Field, weight.field).letters if k != "z"]
+            sizes = [_nodes(cast(Expansion, weight.field), k, grids, weight.stored) for k in letters]
             if math.prod(sizes) == layer[name].numel():  # heads that share keys may be asked for one by one
                 layer[name] = marked(layer[name], _watch(weight, grids, looking[name], z, factors))
     return made
@@ -203,15 +222,15 @@ def _watched(
 
 def _watch(weight: Weight, grids: Grids, moments: Moments, z: float | None, factors: Tensor | None) -> Watch:
     """How the weight at depth z is made of its coefficients, which is what moments are pulled back through."""
-    field, own = cast(Expansion, weight.field), weight.where(grids)
+    field = cast(Expansion, weight.field)
     middle = moments.leading + moments.rows
     rows, columns = (
-        _side(field, letters, own, weight.over)
+        _side(field, letters, grids, weight)
         for letters in (field.letters[moments.leading : middle], field.letters[middle:])
     )
     if factors is not None:  # r cᵀ, in two parts
         rows, columns = _times(rows, factors.mean(1)), _times(columns, factors.mean(0) / factors.mean())
-    share = field.coefficients.new_ones(1) if z is None else field.matrix("z", depth_grid((z,)))[0].square()
+    share = field.coefficients.new_ones(1) if z is None else field.matrix("z", Depths((z,)))[0].square()
     return Watch(moments, share.detach(), rows, columns)
 
 
@@ -219,36 +238,23 @@ def _times(side: Tensor | None, factors: Tensor) -> Tensor:
     return factors if side is None else (side.T * factors).T
 
 
-def _side(field: Expansion, letters: Sequence[Letter], grids: Grids, over: str) -> Tensor | None:
+def _nodes(field: Expansion, letter: Letter, grids: Grids, stored: str) -> int:
+    """How many values a letter has."""
+    return field.bases[letter].size if letter == "n" or letter in stored else grids[letter].count
+
+
+def _side(field: Expansion, letters: Sequence[Letter], grids: Grids, weight: Weight) -> Tensor | None:
     """The matrix from coefficients to values times quadrature weights; its diagonal alone where values are stored."""
-    stored = all(field.is_stored_on(letter, grids[letter]) for letter in letters)
-    if stored and all(letter not in over or grids[letter].is_unit for letter in letters):
+    own = {letter for letter in letters if letter == "n" or letter in weight.stored}
+    stored = all(letter in own or field.is_stored_on(letter, grids[letter]) for letter in letters)
+    if stored and all(letter not in weight.over or grids[letter].is_unit for letter in letters):
         return None
     made, like = None, field.coefficients.detach()
     for letter in letters:
-        grid = grids[letter]
-        part = grid.weights.to(like) if letter in over else like.new_ones(len(grid))
-        part = part if stored else part[:, None] * field.matrix(letter, grid).detach()
+        count = _nodes(field, letter, grids, weight.stored)
+        part = grids[letter].weights.to(like) if letter in weight.over else like.new_ones(count)
+        if not stored:
+            here = torch.eye(count).to(like) if letter in own else field.matrix(letter, grids[letter]).detach()
+            part = part[:, None] * here
         made = part if made is None else torch.kron(made, part)
     return made
-
-
-def at_depth(weights: Mapping[str, Any], z: float) -> dict[str, Tensor]:
-    """Return the weights that apply at depth ``z``."""
-    layer = weights["depth"].get(z)
-    if not weights["depth"] and "along" not in weights:
-        fixed: dict[str, Tensor] = weights["fixed"]
-        return fixed
-    if layer is None:
-        known = ", ".join(f"{d:g}" for d in list(weights["depth"])[:4])
-        raise SolveError(
-            "the weights were not read at this depth",
-            got=f"z={z!r} (read at {known}, …)",
-            remedy="Bind with this depth.",
-        )
-    return {**weights["fixed"], **layer} if weights["fixed"] else layer
-
-
-def local(z: float, args: Args) -> Args:
-    """The part of an operator's arguments that its function looks at in depth ``z``."""
-    return {**{key: value for key, value in args.items() if key != "along"}, "depth": {z: args["depth"].get(z, {})}}

@@ -131,7 +131,7 @@ class _Loop:
         training = self.training
         self.model.to(self.world.device, torch.float64 if training.precision == "float64" else None)
         if training.adjoint is not None:
-            self.model.adjoint = training.adjoint
+            self.model.execution.adjoint = training.adjoint
         self.schedule, self.watch = schedule, watch or Bar()
         self.where = discretisations(training.at)
         self.measured = self.model.at(self.where.discretisation) if isinstance(self.where, Always) else self.model
@@ -145,13 +145,13 @@ class _Loop:
         if training.tensorboard and self.folder is not None and self.world.leads:
             self.board = Board(self.folder.folder / "curves", self.at.step)
         self.model.train()
-        checked = getattr(self.model, "check", None)
-        self.model.check = False  # a step that is not finite is passed over, not an error
+        checked = self.model.execution.check
+        self.model.execution.check = False  # a step that is not finite is passed over, not an error
         try:
             with self.interrupt:
                 ended = self._go()
         finally:
-            self.model.check = checked
+            self.model.execution.check = checked
             for shown in (self.watch, self.board):
                 getattr(shown, "close", lambda: None)()
         return Fitted(self.model, self.history, ended, self.folder)
@@ -207,7 +207,7 @@ class _Loop:
         _reseed(generator_for("torch", training.seed, step, world.rank).initial_seed(), world.device)
         if not self.model.training:  # after an evaluation
             self.model.train()
-        self.model.generator = self._generator("model", step)
+        self.model.execution.generator = self._generator("model", step)
         self.objective.generator = self._generator("objective", step)
         if self.where is not None:
             self.objective.places = self.where.draw(step, generator_for("at", training.seed, step))

@@ -105,7 +105,7 @@ class Objective(nn.Module):
         terms = {"loss": self.task.loss(answer, example) / whole.count}
         costs = [] if path.cost is None else [path.cost]
         if sampled:
-            seen = self._seen(t, model.settle(at).grids(model.axes)["d"])
+            seen = self._seen(t, model.flows[-1].structure(at).grids.d)
             with _plain(sampled):
                 costs += [
                     term.weight * term.along(path, lambda z, x: model.velocity(example.batch, z, x, at), seen)

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 
-from continua.axes import Grid
+from continua.axes import Axes, Depths, Grids, Sites, coordinates
 from continua.config import register
 from continua.errors import ConfigError
 from continua.fields import Expansion
-from continua.flow import Trajectory, depths
-from continua.operators import Attention, depth_grid
+from continua.flow import Trajectory
+from continua.operators import Attention
 from continua.typing import Args, Tensor
 
 
@@ -227,12 +227,12 @@ class HeadEntropy(Penalty):
     def of_weights(self, model: Any) -> Tensor | None:
         """The mean over attention operators that have a density."""
         found = []
-        for operator in model.modules():
-            if isinstance(operator, Attention) and operator.density is not None:
-                grids = _grids(model)
-                rho, h = operator.rho(grids), grids["h"]
-                share = (h.weights / h.mass).to(rho)
-                found.append((torch.special.xlogy(rho, rho) * share).sum(-1).mean())
+        for flow in model.flows:
+            grids = native_grids(flow)
+            for operator in flow.modules():
+                if isinstance(operator, Attention) and (rho := operator.rho(grids)) is not None:
+                    share = (grids.h.weights / grids.h.mass).to(rho)
+                    found.append((torch.special.xlogy(rho, rho) * share).sum(-1).mean())
         return torch.stack(found).mean() if found else None
 
 
@@ -249,17 +249,29 @@ class Smoothness(Penalty):
 
     def of_weights(self, model: Any) -> Tensor | None:
         """The mean over the fields that have this axis."""
-        grids, found = _grids(model), []
-        for kernel in model.block.modules():
-            if not isinstance(kernel, Expansion) or self.axis not in kernel.letters:
-                continue
-            place, grid = kernel.letters.index(self.axis), grids[self.axis]
-            if len(grid) < 2:
-                continue
-            values = kernel.on(**{letter: grids[letter] for letter in kernel.letters})
-            gaps = grid.nodes[:, 0].diff().to(values).view(-1, *[1] * (values.dim() - 1 - place))
-            found.append((values.diff(dim=place) / gaps).square().mean())
+        found = []
+        for flow in model.flows:
+            grids = native_grids(flow)
+            kernels = [field for field in flow.block.modules() if isinstance(field, Expansion)]
+            slopes = [self._of(kernel, grids, flow.axes) for kernel in kernels if self.axis in kernel.letters]
+            found += [slope for slope in slopes if slope is not None]
         return torch.stack(found).mean() if found else None
+
+    def _of(self, kernel: Expansion, grids: Grids, axes: Axes) -> Tensor | None:
+        """The mean square slope of one field; None where it has one node along the axis."""
+        if kernel.axes[self.axis] != axes[self.axis]:  # heads that share keys: their own few
+            return None
+        where = cast(Sites, grids.z if self.axis == "z" else grids[self.axis])
+        if len(where) < 2:
+            return None
+        own = [k for k in kernel.letters if k not in ("z", "n") and kernel.axes[k] == axes[k]]
+        read: dict[str, Sites] = {letter: grids[letter] for letter in own}
+        if "z" in kernel.letters:
+            read["z"] = cast(Sites, grids.z)
+        values = kernel.on(**read)
+        place = kernel.letters.index(self.axis)
+        gaps = coordinates(where, values)[:, 0].diff().view(-1, *[1] * (values.dim() - 1 - place))
+        return (values.diff(dim=place) / gaps).square().mean()
 
 
 @register
@@ -272,9 +284,8 @@ class SquaredWeights(Penalty):
         return torch.stack([p.square().sum() for p in model.parameters()]).sum()
 
 
-def _grids(model: Any) -> dict[str, Grid]:
-    """The native grids of a model, depth included."""
-    native = model.native
-    span = (model.axes.z.start, model.axes.z.end)
-    where = depths(model.block.kinds, span, native.z.solver, native.z)
-    return {**native.grids(model.axes), "z": depth_grid(tuple(sorted({z for part in where for z in part})))}
+def native_grids(flow: Any) -> Grids:
+    """The native grids of a Transformer, with all depths at which a part is read."""
+    structure = flow.structure()
+    where = [part.nodes for part in structure.depths if part is not None]
+    return replace(structure.grids, z=Depths(tuple(sorted({z for nodes in where for z in nodes}))))

@@ -1,6 +1,7 @@
 """Fields band-limited in z: the FFT on equal depths is the dense product, and is taken where it is faster."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -9,19 +10,20 @@ from continua.axes import (
     Axis,
     Circle,
     Counting,
+    Depths,
     GaussLegendre,
-    Grid,
     Interval,
     LeftEnd,
     Midpoint,
     Points,
     Rule,
+    Sites,
     Trapezoid,
+    coordinates,
     grid_on,
 )
-from continua.fields import Cosine, Expansion, Fourier, Legendre, Nodal
+from continua.fields import Cosine, Expansion, Fourier, Legendre, Nodal, spectral
 from continua.flow import RK4, Euler, Fixed, Heun, depths
-from continua.operators import depth_grid
 from tests.measure import gap, random
 
 FFT = 1e-12  # float64, relative to the largest value
@@ -35,12 +37,21 @@ def field(axis: Axis, basis: Any) -> Expansion:
     return made
 
 
-def both(axis: Axis, basis: Any, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+def both(axis: Axis, basis: Any, where: Sites) -> tuple[torch.Tensor, torch.Tensor]:
     """The values by FFT and by the matrix."""
     made = field(axis, basis)
-    at = basis.equal(axis, grid.nodes)
+    at = basis.equal(axis, coordinates(where, made.coefficients))
     assert at is not None
-    return basis.by_fft(made.coefficients, 0, at), made.matrix("z", grid) @ made.coefficients
+    return basis.by_fft(made.coefficients, 0, at), made.matrix("z", where) @ made.coefficients
+
+
+def by_transform(made: Expansion, where: Sites) -> bool:
+    """Whether depth is read here by an inverse FFT."""
+    with pytest.MonkeyPatch.context() as patch:
+        seen = Mock(wraps=spectral.inverse_fft)
+        patch.setattr(spectral, "inverse_fft", seen)
+        made.on(z=where)
+    return seen.called
 
 
 @pytest.mark.spec("T3")
@@ -59,7 +70,7 @@ def test_fft_is_the_dense_product(kind: Any, size: int, axis: Axis, rule: Rule) 
 def test_the_depths_of_solvers_are_equal_nodes(kind: Any, solver: Any) -> None:
     """Steps with ends and middles: the end of the span is a node too."""
     where = depths((True,), (-1.0, 2.0), solver, Fixed(20))[0]
-    fast, dense = both(LINE, kind(15), depth_grid(tuple(sorted(where))))
+    fast, dense = both(LINE, kind(15), Depths(tuple(sorted(where))))
     assert gap(fast, dense) < FFT
 
 
@@ -82,8 +93,8 @@ def test_unequal_and_too_few_nodes_are_left_to_the_matrix() -> None:
     assert Cosine(9).equal(LINE, grid_on(LINE, Midpoint(8)).nodes) is None
     assert Cosine(9).equal(LINE, grid_on(LINE, Midpoint(9)).nodes) is not None
     assert Cosine(3).equal(LINE, grid_on(LINE, Midpoint(1)).nodes) is None
-    assert Cosine(3).equal(LINE, depth_grid((-1.0, 0.0, 0.4)).nodes) is None
-    part = depth_grid(tuple(-1.0 + 3.0 * i / 16 for i in range(3, 9)))  # some of the depths of 16 steps
+    assert Cosine(3).equal(LINE, torch.tensor([[-1.0], [0.0], [0.4]], dtype=torch.float64)) is None
+    part = Depths(tuple(-1.0 + 3.0 * i / 16 for i in range(3, 9)))  # some of the depths of 16 steps
     assert gap(*both(LINE, Cosine(9), part)) < FFT
 
 
@@ -92,10 +103,10 @@ def test_unequal_and_too_few_nodes_are_left_to_the_matrix() -> None:
 def test_a_field_takes_the_fft_where_it_is_faster(basis: Any, count: int) -> None:
     made, grid = field(LINE, basis), grid_on(LINE, Midpoint(count))
     d = grid_on(Points(5), Counting(5))
-    assert made.equal("z", grid) is not None
+    assert by_transform(made, grid)
     assert gap(made.on(z=grid, d=d).detach(), (made.matrix("z", grid) @ made.coefficients).detach()) < FFT
-    assert made.equal("z", grid_on(LINE, GaussLegendre(16))) is None
+    assert not by_transform(made, grid_on(LINE, GaussLegendre(16)))
     few = field(LINE, type(basis)(8))
-    assert few.equal("z", grid) is None  # a small product is faster than a transform
-    assert field(LINE, Legendre(8)).equal("z", grid) is None
-    assert made.bfloat16().equal("z", grid) is None
+    assert not by_transform(few, grid)  # a small product is faster than a transform
+    assert not by_transform(field(LINE, Legendre(8)), grid)
+    assert not by_transform(made.bfloat16(), grid)

@@ -8,7 +8,9 @@ import torch
 from continua.axes import (
     Axis,
     Circle,
+    Depths,
     Grid,
+    Grids,
     Interval,
     Midpoint,
     Points,
@@ -23,7 +25,7 @@ from continua.axes import (
 from continua.errors import ConfigError
 from continua.fields import ByBasis
 from continua.models.build import continuous_axes, smooth_bases
-from continua.operators import GELU, Chain, Pointwise, SpectralConvolution, WaveBias, Waves, depth_grid
+from continua.operators import GELU, Chain, Pointwise, SpectralConvolution, WaveBias, Waves
 from tests.refusals import refused
 
 EXACT = 1e-12  # float64 round-off of sums over a few hundred nodes
@@ -36,9 +38,9 @@ def weights(t: Axis, d: int = 6) -> ByBasis:
     return ByBasis(axes, smooth_bases(axes, native, 2)).autonomous()
 
 
-def grids(operator: SpectralConvolution, t: Grid, d: int = 6) -> dict[str, Grid]:
+def grids(operator: SpectralConvolution, t: Grid, d: int = 6) -> Grids:
     axes, native = continuous_axes(at(d=d, h=2, e=2, m=8, z=2), t=operator.waves.axis)
-    return {**native.grids(axes), "t": t, "z": depth_grid((0.0,))}
+    return replace(native.grids(axes), t=t, z=Depths((0.0,)))
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -159,11 +161,11 @@ def test_the_bias_of_displacement_is_the_sum_of_its_waves() -> None:
     torch.nn.init.normal_(position.table.coefficients, generator=torch.Generator().manual_seed(0))
     axes, native = continuous_axes(at(d=6, h=2, e=2, m=8, z=2), t=TORUS)
     made = native.grids(axes)
-    args = position.bind(made["h"], made["e"])
+    args = position.bind(made.h, made.e)
     t, s = torch.rand(5, 2, dtype=torch.float64), torch.rand(4, 2, dtype=torch.float64)
     numbers = torch.tensor(position.waves.numbers, dtype=torch.float64)
     angles = 2 * torch.pi * (t[:, None] - s[None]) @ numbers.T
-    table = args["table"]
+    table = args
     wanted = torch.einsum("tsk,kh->hts", angles.cos(), table[: len(numbers)])
     wanted = wanted + torch.einsum("tsk,kh->hts", angles.sin(), table[len(numbers) :])
     assert (position.pair_bias(t, s, args) - wanted).abs().max() < EXACT

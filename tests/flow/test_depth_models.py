@@ -10,7 +10,7 @@ import continua as ct
 from continua.errors import SolveError, SolveFailed
 from continua.flow import RK4, Adaptive, Dopri5, Euler, Fixed, LieTrotter, Strang, Tsit5, solve
 from continua.models import Batch
-from continua.models.batch import place
+from continua.operators import Context
 from tests.cases import MODELS
 from tests.cases_models import discrete, words
 from tests.measure import gap, random, slope, stirred
@@ -169,8 +169,8 @@ def compiled_gap(name: str, whole: bool) -> float:
     """
     model, batch, z = MODELS[name].model(), MODELS[name].batch(), COMPILED[name]
     span = (model.axes.z.start, model.axes.z.end)
-    prepared, t = place(batch, model.axes.t, None, next(model.parameters()))
-    grids = {**model.settle(ct.at(z=z)).grids(model.axes), "t": t}
+    structure = model.structure(ct.at(z=z))
+    prepared, grids = model.prepare(batch, structure)
     x0 = model.embed(prepared, grids).detach()
 
     def depth(x: Tensor, args: Any) -> Tensor:
@@ -185,7 +185,7 @@ def compiled_gap(name: str, whole: bool) -> float:
     torch.compiler.reset()
     found = []
     for way in (lambda f: f, lambda f: torch.compile(f, fullgraph=not whole, backend="aot_eager")):
-        field, args = model.bind(grids, z)
+        field, args = model.bind(grids, structure, Context())
         found.append(outcome(way(model if whole else depth)))
     return max(gap(a, b) for a, b in zip(*found, strict=True))
 

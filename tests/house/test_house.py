@@ -21,7 +21,15 @@ ROOMS = [
     "axes", "geometry", "fields", "flow", "operators", "models", "optim", "data", "tasks", "training", "lab",
     "convert", "recipes", "estimators", "cli", "studio",
 ]  # fmt: skip
-COMMON = {"typing", "errors", "config", "tree", "compiling"}  # open to every room, and they import no room themselves
+COMMON = {
+    "typing",
+    "errors",
+    "config",
+    "tree",
+    "constants",
+    "checks",
+    "compiling",
+}  # open to every room; they import none
 SEAM = "continua.flow.vectorfield"  # all that operators may know of flow: they know nothing of solvers
 UNPROBED = {"flow"}  # rooms whose objects declare what they can do; a room that got there joins
 FRONT = {"recipes", "cli", "studio"}  # may use the public names, like any user

@@ -122,11 +122,12 @@ def test_the_top_rung_can_fail(part, generator):
     """Weights that are not those of the solve are seen: one percent of one part is enough."""
     model = stirred(ct.zoo.bert(vocab=32, d=16, heads=2, depth=2, context=16), generator)
     seen = look(model, ids(generator), sinks=None)
-    args = [dict(own) for own in seen.stack.args]
+    args = list(seen.stack.args)
     place = 2 * part  # attention, norm, feed-forward, norm
-    changed = {z: {**layer, "o" if part == 0 else "w2": 1.01 * layer["o" if part == 0 else "w2"]}
-               for z, layer in args[place]["depth"].items()}  # fmt: skip
-    args[place] = {**args[place], "depth": changed}
+    name = "o" if part == 0 else "w2"
+    weights = args[place].weights
+    changed = {z: {**layer, name: 1.01 * layer[name]} for z, layer in weights.depth.items()}
+    args[place] = replace(args[place], weights=replace(weights, depth=changed))
     assert ladder(seen).top > 1 - ROUND_OFF
     assert ladder(replace(seen, stack=replace(seen.stack, args=args))).top < 1 - 1e-6
 

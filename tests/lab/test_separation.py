@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from continua.lab.theory.growth import growth_rates
 from continua.models import Batch, Pixels, States, Transformer
 from continua.models.build import discrete_axes
 from continua.models.elastic import elastic
-from continua.operators import Attention, Parts, Project, SphereProjection
+from continua.operators import Attention, Context, Parts, Project, SphereProjection
 from continua.tasks import Example
 from tests.families import FAMILIES
 from tests.refusals import refused
@@ -292,8 +293,8 @@ def test_the_readout_is_asked_after_every_repeat(generator):
     found = overclustered(model, example, 2, layers=3)
     x = model.states(example.batch).final
     assert found.levels[0].answers == separation(model, example).levels[-1].answers
-    grids = {**model.native.grids(model.axes), "t": ct.axes.grid.counting(5, x)}
-    field, args = model.bind(grids, model.native.z)
+    grids = replace(model.native.grids(model.axes), t=ct.axes.grid.counting(5, x))
+    field, args = model.bind(grids, model.structure(), Context())
     for level in found.levels[1:]:
         for z in (0.0, 1.0, 2.0):
             x = model.native.z.solver.step(field, z, 1.0, x, args)

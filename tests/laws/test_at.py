@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils._pytree import tree_flatten_with_path
 
 from continua.axes import (
     Circle,
@@ -28,6 +27,8 @@ from continua.errors import ConfigError
 from continua.flow import RK4, Euler, Fixed, LieTrotter
 from continua.models import Batch, Transformer
 from continua.models.batch import place
+from continua.operators import Context
+from tests.bound import leaves
 from tests.cases import MODELS, made
 from tests.cases_models import CHANNELS, SMOOTH, STEPS, words
 from tests.measure import gap, random
@@ -97,16 +98,44 @@ COUNTED = [
 @pytest.mark.parametrize("name", COUNTED)
 def test_on_the_native_grid_bound_weights_are_the_stored_numbers_themselves(name) -> None:
     model, batch, _ = made(name)
-    _, t = place(batch, model.axes.t, None, next(model.parameters()))
-    _, args = model.bind({**model.native.grids(model.axes), "t": t}, model.native.z)
+    structure = model.structure()
+    _, args = model.bind(model.prepare(batch, structure)[1], structure, Context())
     stored = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    weights = [
-        leaf
-        for path, leaf in tree_flatten_with_path(args)[0]
-        if any(getattr(step, "key", None) in ("fixed", "depth") for step in path)
-    ]
+    weights = [leaf for path, leaf in leaves(args).items() if {"fixed", "depth"} & set(path.split("."))]
     assert weights
     assert all(leaf.untyped_storage().data_ptr() in stored for leaf in weights)
+
+
+@pytest.mark.spec("M10", "M5")
+@pytest.mark.parametrize("name", COUNTED)
+def test_on_the_native_grid_weights_that_are_read_to_be_kept_are_the_parameters_themselves(name) -> None:
+    model, _, _ = made(name)
+    stored = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    read = leaves(model.read())
+    assert read
+    assert all(leaf.untyped_storage().data_ptr() in stored for leaf in read.values()), "no copy, no cost"
+
+
+@pytest.mark.spec("M10", "M5", "B1")
+@pytest.mark.parametrize("name", MODELS)
+def test_a_held_view_keeps_its_answer_while_parameters_change_and_a_view_follows_them(name) -> None:
+    model, batch = MODELS[name].model().eval(), MODELS[name].batch()
+    if name == "layer":
+        batch = Batch(random(2, 6, OTHER["d"]))
+    view = model.at(**OTHER)
+    held = view.held()
+    with torch.no_grad():
+        before = view(batch)
+    assert torch.equal(held(batch), before)
+    assert not held(batch).requires_grad
+    themselves = {leaf.untyped_storage().data_ptr() for leaf in leaves(held.reads).values()}  # stored there: no copy
+    changed = [p for p in model.parameters() if p.untyped_storage().data_ptr() not in themselves]
+    assert changed
+    with torch.no_grad():
+        for parameter in changed:
+            parameter.mul_(1.5)
+    assert torch.equal(held(batch), before)
+    assert gap(view(batch), before) > 1e-3
 
 
 @pytest.mark.spec("M10")
@@ -200,7 +229,7 @@ def test_the_path_through_depth_is_kept_on_any_discretisation() -> None:
     assert fine.z == (0.0, 1.0, 2.0)
     assert fine.final.shape == (2, 6, 5)
     placed, t = place(batch, model.axes.t, None, next(model.parameters()))
-    assert torch.equal(path.x[0], model.embed(placed, {**model.native.grids(model.axes), "t": t}))
+    assert torch.equal(path.x[0], model.embed(placed, replace(model.native.grids(model.axes), t=t)))
 
 
 @pytest.mark.spec("M10")

@@ -1,10 +1,12 @@
 """Laws of attention: its formula on uneven grids, ``torch.nn`` on points, fast paths, masks, the density of heads."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from continua.axes import Counting, Grid, Interval, Nested, Points, Samples, Times, grid_on
+from continua.axes import Counting, Grid, Grids, Interval, Nested, Points, Samples, Times, grid_on
 from continua.operators import Attention, Causal, Softmax
 from continua.operators.attention.fused import attend_blocked, attend_fused, attend_plain
 from tests.bound import COUNTED, DEPTHS, UNEVEN, UNEVEN_AXES, apply, counted_grids, double, uneven_grid, uneven_grids
@@ -12,7 +14,7 @@ from tests.cases import MASKS, POSITIONS
 from tests.measure import EXACT, gap, random
 
 
-def formula(one: Attention, grids: dict[str, Grid], x: Tensor, source: Tensor, weights: Tensor, z: int = 1) -> Tensor:
+def formula(one: Attention, grids: Grids, x: Tensor, source: Tensor, weights: Tensor, z: int = 1) -> Tensor:
     """M2 with every integral written as a weighted sum. ``weights`` [b, t, s]: the measure of s that row t sees."""
     c, e, h = (grids[k].weights for k in "ceh")
 
@@ -36,7 +38,7 @@ def formula(one: Attention, grids: dict[str, Grid], x: Tensor, source: Tensor, w
 @pytest.mark.parametrize("layer", [0, 1])
 def test_attention_is_its_formula_on_uneven_grids(layer) -> None:
     one, grids, x = double(Attention(UNEVEN, density=True)), uneven_grids(), random(2, 5, 6)
-    weights = grids["t"].weights[:, None, :].expand(2, 5, 5)
+    weights = grids.t.weights[:, None, :].expand(2, 5, 5)
     assert gap(apply(one, grids, x, DEPTHS[layer]), formula(one, grids, x, x, weights, layer)) < EXACT
 
 
@@ -53,29 +55,29 @@ def test_cross_attention_integrates_over_the_other_field(generator) -> None:
 def test_a_causal_row_takes_the_left_part_of_its_own_cell(axis) -> None:
     one, x = double(Attention(UNEVEN, mask=Causal(), density=True)), random(2, 6, 6)
     stamps = torch.tensor([[0.0, 0.4, 1.0, 1.0, 2.5, 4.0], [1.0, 1.5, 3.0, 5.0, 5.1, 6.0]], dtype=torch.float64)
-    grids = {**uneven_grids(), "t": Samples().on(axis, stamps)}
+    grids = replace(uneven_grids(), t=Samples().on(axis, stamps))
     weights = torch.zeros(2, 6, 6, dtype=torch.float64)
     for b in range(2):
         for t in range(6):
             for s in range(6):
                 if stamps[b, s] == stamps[b, t]:  # an only node sees itself, however small its part
-                    weights[b, t, s] = max(grids["t"].left[b, s].item(), 1e-30)
+                    weights[b, t, s] = max(grids.t.left[b, s].item(), 1e-30)
                 elif stamps[b, s] < stamps[b, t]:
-                    weights[b, t, s] = grids["t"].weights[b, s]
+                    weights[b, t, s] = grids.t.weights[b, s]
     assert gap(apply(one, grids, x), formula(one, grids, x, x, weights)) < EXACT
 
 
 @pytest.mark.spec("M2")
 @pytest.mark.parametrize("seed", range(3))
 def test_the_density_of_heads_is_positive_and_has_mean_one(seed) -> None:
-    one, grids = double(Attention(UNEVEN, density=True)), uneven_grids()
-    grids["h"] = uneven_grid(UNEVEN_AXES.h, 5, seed=seed)
+    one = double(Attention(UNEVEN, density=True))
+    grids = replace(uneven_grids(), h=uneven_grid(UNEVEN_AXES.h, 5, seed=seed))
     rho = one.rho(grids)
     assert rho.shape == (2, 5)
     assert (rho >= 0).all()
     assert gap(rho[0], rho[1]) > 1e-3, "the density must change with depth"
     assert rho[0].std() > 1e-2, "the density must change with the head"
-    h = grids["h"].weights
+    h = grids.h.weights
     assert gap(rho @ h, h.sum().expand(2)) < EXACT
     simplex = rho * h / h.sum()
     assert gap(simplex.sum(-1), torch.ones(2, dtype=torch.float64)) < EXACT
@@ -133,7 +135,7 @@ def test_grouped_heads_are_heads_with_repeated_keys_and_values(groups) -> None:
                 values = values.repeat_interleave(4 // groups, 0)
             getattr(full, name).coefficients.copy_(values)
     for h in (Counting(4), Nested(3), Nested(2)):  # a subset of heads reads the group of each
-        grids = {**counted_grids(), "h": grid_on(Points(4), h)}
+        grids = replace(counted_grids(), h=grid_on(Points(4), h))
         assert gap(apply(shared, grids, x), apply(full, grids, x)) < EXACT
 
 
@@ -160,7 +162,7 @@ def test_fused_attention_is_the_plain_formula(groups, causal, bias) -> None:
 @pytest.mark.parametrize("block", [1, 2, 5, 6, 100])
 @pytest.mark.parametrize("groups", [1, 4])
 def test_blocked_attention_is_the_plain_formula(block, groups, monkeypatch) -> None:
-    monkeypatch.setattr("continua.operators.attend.BLOCK", block)
+    monkeypatch.setattr("continua.operators.attention.fused.BLOCK", block)
     q, k, v = random(2, 4, 6, 3), random(2, groups, 7, 3, seed=1), random(2, groups, 7, 3, seed=2)
     bias, asked = random(2, 4, 6, 7, seed=3), []
 
@@ -179,12 +181,12 @@ def test_blocked_attention_is_the_plain_formula(block, groups, monkeypatch) -> N
 @pytest.mark.parametrize("mask", [None, Causal()], ids=str)
 @pytest.mark.parametrize("padded", [False, True])
 def test_the_fused_path_and_the_paired_path_agree(position, groups, mask, padded, monkeypatch) -> None:
-    monkeypatch.setattr("continua.operators.attend.BLOCK", 2)
+    monkeypatch.setattr("continua.operators.attention.fused.BLOCK", 2)
     one = double(Attention(COUNTED, mask=mask, position=POSITIONS[position](COUNTED), groups=groups))
     grids, x = counted_grids(), random(2, 5, 8)
     if padded:
         observed = torch.tensor([[True] * 5, [True, True, True, False, False]])
-        grids = {**grids, "t": grids["t"].only(observed)}
+        grids = replace(grids, t=grids.t.only(observed))
     everything = torch.ones(5, 5, dtype=torch.bool)
     assert gap(apply(one, grids, x), apply(one, grids, x, pairs=everything)) < EXACT
 
@@ -241,7 +243,7 @@ def test_padding_is_the_absence_of_tokens(mask) -> None:
     one, x = double(Attention(COUNTED, mask=mask)), random(1, 9, 8)
     grids = counted_grids(9)
     observed = torch.arange(9) < 6
-    padded = apply(one, {**grids, "t": grids["t"].only(observed)}, x)
+    padded = apply(one, replace(grids, t=grids.t.only(observed)), x)
     assert gap(padded[:, :6], apply(one, counted_grids(6), x[:, :6])) < EXACT
     bias = one.bo.coefficients.expand(1, 3, 8)
     assert torch.equal(padded[:, 6:], bias), "an absent query gets nothing but the bias"

@@ -8,6 +8,7 @@ import copy
 import functools
 import inspect
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ MASKS: tuple[Mask | None, ...] = (None, Causal())
 def tokens(kind: str, count: int = TOKENS) -> Grid:
     """Counted tokens; irregular stamps of two samples; even stamps of which a third is missing and carries nonsense."""
     if kind == "uniform":
-        return counted_grids(count)["t"]
+        return counted_grids(count).t
     if kind == "irregular":
         steps = random(2, count, low=0.1)
         return Samples().on(Times(), (steps.cumsum(-1) / steps.sum(-1, keepdim=True)) * count)
@@ -85,7 +86,7 @@ def operator(kernel: Kernel, mask: Mask | None, gain: float = GAIN) -> Attention
 
 def both(kernel: Any, mask: Mask | None, grid: Grid, x: Tensor, gain: float = GAIN) -> tuple[Tensor, Tensor]:
     """The answers of the kernel and of the plain one it stands for."""
-    grids = {**counted_grids(len(grid)), "t": grid}
+    grids = replace(counted_grids(len(grid)), t=grid)
     exact = operator(*kernel.plain(mask), gain)
     return apply(operator(kernel, mask, gain), grids, x), apply(exact, grids, x)
 
@@ -95,7 +96,7 @@ def both(kernel: Any, mask: Mask | None, grid: Grid, x: Tensor, gain: float = GA
 def exact_answer(mask: Mask | None, kind: str, gain: float) -> Tensor:
     """Softmax attention, once for all draws."""
     grid = tokens(kind)
-    return apply(operator(Softmax(), mask, gain), {**counted_grids(TOKENS), "t": grid}, smooth(grid))
+    return apply(operator(Softmax(), mask, gain), replace(counted_grids(TOKENS), t=grid), smooth(grid))
 
 
 @torch.no_grad()
@@ -103,7 +104,7 @@ def error(kernel: Any, mask: Mask | None, kind: str, gain: float = GAIN) -> floa
     """Relative to the answer, in the mean square."""
     assert kernel.plain(mask) == (Softmax(), mask)
     grid, wanted = tokens(kind), exact_answer(mask, kind, gain)
-    got = apply(operator(kernel, mask, gain), {**counted_grids(TOKENS), "t": grid}, smooth(grid))
+    got = apply(operator(kernel, mask, gain), replace(counted_grids(TOKENS), t=grid), smooth(grid))
     return float((got - wanted).norm() / wanted.norm())
 
 
@@ -247,10 +248,10 @@ def test_gradients_of_approximations_are_those_of_their_own_formula(kernel, mask
     """By differences; blocks of two, so that a causal row has a past. The map of least size is a constant."""
     if mask is not None and (isinstance(kernel, Nystrom) or getattr(kernel, "control", 0)):
         pytest.skip("refused above")
-    for room in ("sources", "features"):
-        monkeypatch.setattr(f"continua.operators.{room}.ROWS", 2)
+    for room in ("sampled", "features"):
+        monkeypatch.setattr(f"continua.operators.kernels.{room}.ROWS", 2)
     one = double(Attention(COUNTED, kernel=kernel, mask=mask))
-    grids = {**counted_grids(6), "t": tokens("gaps", 6)}
+    grids = replace(counted_grids(6), t=tokens("gaps", 6))
     x, way, out = random(2, 6, 8), random(2, 6, 8, seed=1), random(2, 6, 8, seed=2)
     if isinstance(kernel, PositiveFeatures):
         fixed = features._balanced(*(torch.eye(2).double().expand(2, 4, 2, 2) * c for c in (2.0, 0.5)))

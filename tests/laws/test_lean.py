@@ -3,7 +3,6 @@
 The quick tests let every model meet every adjoint on one discretisation; the slow ones take the whole product.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from continua import operators as op
-from continua.axes import Discretisation, Grid, Samples, Times, at
+from continua.axes import Discretisation, Grid, Grids, Samples, Times, at
 from continua.errors import SolveError
 from continua.fields import Parametrisation
 from continua.flow import (
@@ -31,6 +30,7 @@ from continua.flow import (
 )
 from continua.models import Batch, Transformer
 from continua.operators import Attention, Causal, Context, Pointwise
+from continua.operators.manual_backward import by_hand
 from tests.bound import COUNTED, UNEVEN, counted_grids, double, uneven_grids
 from tests.cases import ACTIVATIONS, MASKS, MODELS, NORMS, POSITIONS, Case
 from tests.cases_models import discrete, states, words
@@ -234,29 +234,30 @@ BY_HAND: dict[str, Any] = {
 GROUPED = {f"{g} groups": lambda w, g=g: attention(w, groups=g, position=POSITIONS["rotary"]) for g in (1, 2)}
 
 
-def both_ways(operator: op.Operator, grids: Mapping[str, Grid], x: Tensor) -> tuple[dict[str, Tensor], ...]:
+def both_ways(operator: op.Operator, grids: Grids, x: Tensor) -> tuple[dict[str, Tensor], ...]:
     """Value and gradients by the hand-written way, and by autograd."""
     context = Context(generator=torch.Generator().manual_seed(1))
     f, args = operator.bind(grids, context)
     z = 1.5
-    assert f.lean is not None
+    lean = by_hand(f, args)
+    assert lean is not None
     with torch.no_grad():
-        kept = f.lean.prepare(z, x, args)
-        value = f.lean.finish(z, x, kept, args)
+        kept = lean.prepare(z, x, args)
+        value = lean.finish(z, x, kept, args)
     g = random(*value.shape, seed=8)
-    gx, pairs = f.lean.pull(z, x, kept, args, g)
-    by_hand = {"value": value, "x": gx}
+    gx, pairs = lean.pull(z, x, kept, args, g)
+    got = {"value": value, "x": gx}
     leaves = [(leaf, gl) for leaf, gl in pairs if leaf.requires_grad]
     parameters = dict(operator.named_parameters())
     found = torch.autograd.grad(
         [leaf for leaf, _ in leaves], list(parameters.values()), [gl for _, gl in leaves],
         allow_unused=True, materialize_grads=True,
     )  # fmt: skip
-    by_hand |= dict(zip(parameters, found, strict=True))
+    got |= dict(zip(parameters, found, strict=True))
     start = x.clone().requires_grad_()
     f, args = operator.bind(grids, replace(context, generator=torch.Generator().manual_seed(1)))
     plain = f(z, start, args)
-    return by_hand, {"value": plain.detach(), **gradients((g * plain).sum(), {"x": start, **parameters})}
+    return got, {"value": plain.detach(), **gradients((g * plain).sum(), {"x": start, **parameters})}
 
 
 @pytest.mark.spec("D4", "A12")
@@ -267,9 +268,9 @@ def test_by_hand_is_by_autograd(name, grids) -> None:
         return  # groups are of counted heads
     weights, made = (UNEVEN, uneven_grids()) if grids == "uneven" else (COUNTED, counted_grids())
     if grids == "uneven":  # with cells, which a causal mask cuts
-        made["t"] = Samples().on(Times(), made["t"].nodes[..., 0])
+        made = replace(made, t=Samples().on(Times(), made.t.nodes[..., 0]))
     operator = double({**BY_HAND, **GROUPED}[name](weights))
-    got, wanted = both_ways(operator, made, random(2, 5, len(made["d"]), seed=6))
+    got, wanted = both_ways(operator, made, random(2, 5, len(made.d), seed=6))
     assert worst(got, wanted) < CLOSE
 
 

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten_with_path, tree_map
 
 from continua.axes import Grid
 from continua.errors import GridError
 from continua.flow import solve
 from continua.models import Batch, EncoderDecoder, Transformer
 from continua.models.batch import place
+from continua.operators import Context, Rotary
+from continua.tree import mapped
+from tests.bound import leaves
 from tests.cases import MODELS, is_causal, made
 from tests.measure import EXACT, gap, random
 
@@ -189,21 +191,22 @@ def test_every_differentiated_tensor_is_a_leaf_of_args(name) -> None:
     model, batch, _ = made(name)
     if isinstance(model, EncoderDecoder):
         model, batch = model.encoder, batch.source
-    batch, grids = model._laid(batch, model.native)
-    t = grids["t"]
+    structure = model.structure()
+    batch, grids = model.prepare(batch, structure)
+    t = grids.t
+    turned = any(isinstance(part, Rotary) for part in model.modules())
     x0 = model.embed(batch, grids).detach().requires_grad_()
-    field, args = model.bind(grids, model.native.z)
-    args = tree_map(lambda x: x.detach().requires_grad_() if _real(x) else x, args)
+    field, args = model.bind(grids, structure, Context())
+    args = mapped(args, lambda x: x.detach().requires_grad_() if _real(x) else x)
     span, depth = (model.axes.z.start, model.axes.z.end), model.native.z
     final = solve(field, x0, span, args=args, solver=depth.solver, control=depth).final
     loss = (final * random(*final.shape, seed=9)).sum()
-    leaves = {_path(path): leaf for path, leaf in tree_flatten_with_path(args)[0] if _real(leaf)}
     hidden = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, retain_graph=True)
     assert all(grad is None for grad in hidden), "a weight hides in a closure"
     loss.backward()
     assert x0.grad.abs().max() > 0
-    for path, leaf in leaves.items():
-        if not _unused(path, t):
+    for path, leaf in leaves(args).items():
+        if _real(leaf) and not _unused(path, t, turned):
             assert leaf.grad is not None, path
             assert leaf.grad.abs().max() > 0 or path.endswith(".bk"), path
 
@@ -212,11 +215,10 @@ def _real(x: Any) -> bool:
     return isinstance(x, Tensor) and x.is_floating_point()
 
 
-def _path(path: Any) -> str:
-    return "".join(f".{getattr(step, 'key', getattr(step, 'idx', step))}" for step in path)
+def _unused(path: str, t: Grid, turned: bool) -> bool:
+    """Stamps are handed over to every plan; only positions that turn or measure them use them.
 
-
-def _unused(path: str, t: Grid) -> bool:
-    """Stamps are handed over to every plan; only positions that turn or measure them use them."""
-    stamps = path.endswith((".scores.t", ".scores.s", ".frequency"))
+    Frequencies are used up when angles are made of them.
+    """
+    stamps = path.endswith((".scores.t", ".scores.s")) or (turned and path.endswith(".scores.position"))
     return stamps or (path.endswith("log_weights") and t.is_counting)

@@ -1,10 +1,12 @@
 """Laws of norms: the measure of d, ``torch.nn`` on points, projections onto sets, near-identity for small steps."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from continua.axes import GaussLegendre, Grid, Interval, grid_on
+from continua.axes import GaussLegendre, Grid, Grids, Interval, grid_on
 from continua.errors import ContinuaError
 from continua.operators import Constraint, LayerNorm, Project, RMSNorm, SphereProjection
 from tests.bound import COUNTED, DEPTHS, UNEVEN, apply, counted_grids, double, uneven_grids
@@ -14,12 +16,12 @@ from tests.measure import EXACT, gap, random, slope
 X = random(2, 5, 6)
 
 
-def read(one, name: str, grids: dict[str, Grid], layer: int = 1) -> torch.Tensor:
-    return getattr(one, name).on(z=grids["z"], d=grids["d"])[layer]
+def read(one, name: str, grids: Grids, layer: int = 1) -> torch.Tensor:
+    return getattr(one, name).on(z=grids.z, d=grids.d)[layer]
 
 
-def share(grids: dict[str, Grid]) -> torch.Tensor:
-    return grids["d"].weights / grids["d"].weights.sum()
+def share(grids: Grids) -> torch.Tensor:
+    return grids.d.weights / grids.d.weights.sum()
 
 
 @pytest.mark.spec("M6")
@@ -57,7 +59,7 @@ def test_equal_weights_take_the_same_value_by_the_fused_and_the_weighted_path(na
     even = grid_on(Interval(mass=3.0), GaussLegendre(1)).nodes.expand(6, 1) + torch.linspace(0, 0.4, 6)[:, None]
     weights = torch.full((6,), 0.5, dtype=torch.float64)
     fused, weighted = (Grid(even, weights, is_uniform=flag) for flag in (True, False))
-    first, second = (apply(one, {**grids, "d": d, "c": d}, X) for d in (fused, weighted))
+    first, second = (apply(one, replace(grids, d=d), X) for d in (fused, weighted))
     assert gap(first, second) < EXACT
 
 
@@ -65,11 +67,11 @@ def test_equal_weights_take_the_same_value_by_the_fused_and_the_weighted_path(na
 @pytest.mark.parametrize("name", NORMS)
 def test_the_size_of_the_weights_does_not_matter_only_their_ratio(name) -> None:
     one, grids = double(NORMS[name](UNEVEN)), uneven_grids()
-    d = grids["d"]
-    other = {**grids, "d": Grid(d.nodes, d.weights * 7)}
+    d = grids.d
+    other = replace(grids, d=Grid(d.nodes, d.weights * 7))
     assert gap(apply(one, other, X), apply(one, grids, X)) < EXACT
     doubled = Grid(torch.cat([d.nodes, d.nodes]), torch.cat([d.weights, d.weights]) / 2)
-    twice = apply(one, {**grids, "d": doubled}, torch.cat([X, X], -1))
+    twice = apply(one, replace(grids, d=doubled), torch.cat([X, X], -1))
     assert gap(twice[..., :6], apply(one, grids, X)) < EXACT
 
 
@@ -77,8 +79,8 @@ def test_the_size_of_the_weights_does_not_matter_only_their_ratio(name) -> None:
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("grids", [counted_grids(), uneven_grids()], ids=["counted", "uneven"])
 def test_norms_keep_the_precision_of_the_state(name, grids) -> None:
-    one = NORMS[name](COUNTED if grids["d"].is_counting else UNEVEN).float()
-    x = random(2, 5, len(grids["d"])).float()
+    one = NORMS[name](COUNTED if grids.d.is_counting else UNEVEN).float()
+    x = random(2, 5, len(grids.d)).float()
     assert apply(one, grids, x).dtype == torch.float32
 
 
@@ -100,7 +102,7 @@ def test_a_projection_is_the_norm_without_dz() -> None:
 # --- the constraint projection ---------------------------------------------------------------------------------------
 
 
-def constraint(centred: bool = True) -> tuple[Constraint, dict[str, Grid]]:
+def constraint(centred: bool = True) -> tuple[Constraint, Grids]:
     one = double(Constraint(UNEVEN, centred=centred))
     grids = uneven_grids()
     with torch.no_grad():

@@ -1,5 +1,7 @@
 """Laws of the operators that act at each time alone: their formulas on uneven grids, and ``torch.nn`` on points."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -34,11 +36,11 @@ def test_activations_are_those_of_torch(phi) -> None:
 @pytest.mark.parametrize("z", DEPTHS)
 def test_integral_is_its_formula(z) -> None:
     one, grids, x = double(Integral(UNEVEN)), uneven_grids(), random(2, 5, 6)
-    at_z = {**grids, "z": grids["z"]}
+    at_z = replace(grids, z=grids.z)
     layer = DEPTHS.index(z)
     kernel = one.kernel.on(**{k: at_z[k] for k in "zdc"})[layer]
-    bias = one.bias.on(z=grids["z"], d=grids["d"])[layer]
-    wanted = torch.einsum("dc,c,btc->btd", kernel, grids["c"].weights, x) + bias
+    bias = one.bias.on(z=grids.z, d=grids.d)[layer]
+    wanted = torch.einsum("dc,c,btc->btd", kernel, grids.d.weights, x) + bias
     assert gap(apply(one, grids, x, z), wanted) < EXACT
 
 
@@ -50,11 +52,11 @@ def test_pointwise_is_its_formula(gated, phi1) -> None:
     read = {
         n: getattr(one, n).on(**{k: grids[k] for k in getattr(one, n).letters})[1] for n in ("w1", "w2", "b1", "b2")
     }
-    hidden = phi1(torch.einsum("mc,c,btc->btm", read["w1"], grids["c"].weights, x) + read["b1"])
+    hidden = phi1(torch.einsum("mc,c,btc->btm", read["w1"], grids.d.weights, x) + read["b1"])
     if gated:
         gate = one.gate.on(**{k: grids[k] for k in "zmc"})[1]
-        hidden = hidden * torch.einsum("mc,c,btc->btm", gate, grids["c"].weights, x)
-    wanted = torch.tanh(torch.einsum("dm,m,btm->btd", read["w2"], grids["m"].weights, hidden) + read["b2"])
+        hidden = hidden * torch.einsum("mc,c,btc->btm", gate, grids.d.weights, x)
+    wanted = torch.tanh(torch.einsum("dm,m,btm->btd", read["w2"], grids.m.weights, hidden) + read["b2"])
     assert gap(apply(one, grids, x), wanted) < EXACT
 
 

@@ -25,11 +25,11 @@ def test_attention_knows_differences_of_real_times_only(name, mask) -> None:
     one = double(Attention(COUNTED, mask=mask, position=POSITIONS[name](COUNTED)))
     x, t = random(2, 6, 8), random(2, 6, seed=1, low=0.1).cumsum(-1)
     plain = double(Attention(COUNTED, mask=mask))
-    here, shifted, stretched = (apply(one, {**counted_grids(), "t": at_times(s)}, x) for s in (t, t + 7.25, 3 * t))
+    here, shifted, stretched = (apply(one, replace(counted_grids(), t=at_times(s)), x) for s in (t, t + 7.25, 3 * t))
     assert gap(here, shifted) < 1e-11  # angles of 7.25·t are rounded once more
     if name != "none":
         assert gap(here, stretched) > 1e-4
-        assert gap(here, apply(plain, {**counted_grids(), "t": at_times(t)}, x)) > 1e-4
+        assert gap(here, apply(plain, replace(counted_grids(), t=at_times(t)), x)) > 1e-4
 
 
 @pytest.mark.spec("A3")
@@ -53,7 +53,7 @@ def test_rotary_scores_depend_on_the_difference_of_times() -> None:
 def test_rotary_turns_each_pair_by_its_own_frequency() -> None:
     rotary = Rotary(base=100.0)
     args = rotary.bind(grid_on(Points(1), Counting(1)), grid_on(Points(4), Counting(4)))
-    assert args["frequency"].tolist() == pytest.approx([1.0, 0.1])
+    assert args.tolist() == pytest.approx([1.0, 0.1])
     x = torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=torch.float64).reshape(1, 1, 1, 4)
     turned = rotary.turn(x, rotary.where(torch.tensor([[2.0]]).double(), args)).flatten()
     angle = torch.tensor([2.0, 0.2], dtype=torch.float64)
@@ -66,13 +66,14 @@ def test_rotary_turns_each_pair_by_its_own_frequency() -> None:
 def test_alibi_is_the_same_as_a_bias_of_keys_and_as_a_bias_of_pairs(offset, padded) -> None:
     one, x = double(Attention(COUNTED, mask=Causal(), position=ALiBi(COUNTED_AXES))), random(2, 5, 8)
     grids = counted_grids()
-    tokens = grids["t"]
-    grids["t"] = Grid(tokens.nodes + offset, tokens.weights, is_counting=True, is_unit=True, is_ordered=True)
+    tokens = grids.t
+    tokens = Grid(tokens.nodes + offset, tokens.weights, is_counting=True, is_unit=True, is_ordered=True)
     if padded:
-        grids["t"] = grids["t"].only(torch.arange(5) < torch.tensor([[5], [3]]))
-    placed = one.position.bind(grids["h"], grids["e"])
-    assert one.position.key_bias(grids["t"].nodes, placed).shape == (4, 5)
-    pairs = one.position.pair_bias(grids["t"].nodes, grids["t"].nodes, placed)
+        tokens = tokens.only(torch.arange(5) < torch.tensor([[5], [3]]))
+    grids = replace(grids, t=tokens)
+    placed = one.position.bind(grids.h, grids.e)
+    assert one.position.key_bias(grids.t.nodes, placed).shape == (4, 5)
+    pairs = one.position.pair_bias(grids.t.nodes, grids.t.nodes, placed)
     reference = double(Attention(COUNTED, mask=Causal()))
     assert gap(apply(one, grids, x), apply(reference, grids, x, pairs=pairs[None])) < 1e-11  # 1000·slope is rounded
 
@@ -82,7 +83,7 @@ def test_alibi_slopes_are_those_of_the_paper() -> None:
     for heads in (2, 4, 8):
         axes = replace(COUNTED_AXES, h=Points(heads))
         h = grid_on(Points(heads), Counting(heads))
-        slopes = ALiBi(axes).bind(h, h)["slope"]
+        slopes = ALiBi(axes).bind(h, h)
         assert slopes.tolist() == pytest.approx([2.0 ** (-8 * (i + 1) / heads) for i in range(heads)])
 
 
@@ -120,7 +121,7 @@ def test_relative_bias_adds_the_table_to_the_scores() -> None:
     for name, parameter in plain.named_parameters():
         parameter.data.copy_(one.get_parameter(name))
     t = random(5, low=0.0).mul(4).cumsum(0)
-    grids, x = {**counted_grids(), "t": at_times(t)}, random(2, 5, 8)
+    grids, x = replace(counted_grids(), t=at_times(t)), random(2, 5, 8)
     table = position.table.coefficients
     bias = torch.stack([torch.stack([table[position.bucket(s - r)] for s in t]) for r in t]).movedim(-1, 0)
     assert gap(apply(one, grids, x), apply(plain, grids, x, pairs=bias[None])) < EXACT
@@ -167,10 +168,10 @@ def test_learned_positions_end_where_their_table_ends() -> None:
 def test_encodings_are_added_to_the_embedding(name) -> None:
     encoding = ENCODINGS[name](COUNTED)
     plain, placed = double(Tokens(COUNTED, 5)), double(Tokens(COUNTED, 5, encoding))
-    grids = {**counted_grids(), "t": at_times(random(2, 5, low=0.0).cumsum(-1))}
+    grids = replace(counted_grids(), t=at_times(random(2, 5, low=0.0).cumsum(-1)))
     ids = Batch(torch.tensor([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]]))
     wanted = torch.nn.functional.embedding(ids.values, placed.table.coefficients)
-    added = encoding(grids["t"], grids["d"], torch.zeros((), dtype=torch.float64))
+    added = encoding(grids.t, grids.d, torch.zeros((), dtype=torch.float64))
     assert added.shape == (2, 5, 8)
     assert gap(placed(ids, grids), wanted + added) < EXACT
     assert gap(plain(ids, grids), torch.nn.functional.embedding(ids.values, plain.table.coefficients)) == 0.0

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import continua as ct
+from continua.axes import Depths, coordinates
 from continua.fields import ByNetwork, Generated
 from continua.flow import (
     RK4,
@@ -206,7 +207,7 @@ def test_the_chain_rule_by_hand() -> None:
     model, batch = stirred(KINDS["generated"]()), series()
     field = model.block.parts[1].inner.w1
     where = ct.at(z=Fixed(4, ct.Euler()))
-    nodes = ct.operators.depth_grid((0.0, 0.5, 1.0, 1.5))
+    nodes = Depths((0.0, 0.5, 1.0, 1.5))
     seen: list[Tensor] = []
     read = type(field).on
 
@@ -222,7 +223,7 @@ def test_the_chain_rule_by_hand() -> None:
         (model(batch, at=where) * random(2, 6, 3)).sum().backward()
     (theta,) = seen
     network = field.networks["z"]
-    basis = network.matrix(field.axes["z"], nodes.nodes.double())
+    basis = network.matrix(field.axes["z"], coordinates(nodes, theta))
     by_basis = torch.einsum("zmc,kmc->zk", theta.grad, field_coefficients(field, model))
     found = torch.autograd.grad(basis, list(network.parameters()), by_basis)
     for got, parameter in zip(found, network.parameters(), strict=True):

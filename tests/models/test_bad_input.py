@@ -1,6 +1,7 @@
 """Bad input gets one sentence with a remedy; absent tokens answer zero and reach nobody else."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 import continua as ct
-from continua.axes import Discretisation, counting, grid_on
+from continua.axes import Depths, Discretisation, counting, grid_on
 from continua.errors import ConfigError, GridError, MaskError, ShapeError, SolveError
 from continua.fields import counted
 from continua.models import Readout
 from continua.models.build import discrete_axes
-from continua.operators import Context, Mask, depth_grid
+from continua.operators import Context, Mask
 from tests.exact import gap, numbers, stirred
 from tests.refusals import refused
 
@@ -299,7 +300,7 @@ def test_contradictory_settings() -> None:
         counted(series().axes)
     with refused(ShapeError, "3 inner nodes", "even at(e=…)"):
         axes, native = discrete_axes(6, 2, 8, 1)
-        grids = {**native.grids(axes), "t": counting(N, STATE), "z": depth_grid((0.0,))}
+        grids = replace(native.grids(axes), t=counting(N, STATE), z=Depths((0.0,)))
         ct.Attention(counted(axes, 1), position=ct.Rotary()).bind(grids)
 
 
@@ -321,6 +322,8 @@ def test_solves_that_cannot_be_set_up() -> None:
     with refused(SolveError, "got decay", "use Euler()"):
         ct.solve(decay, x, (0.0, 1.0), solver=ct.LieTrotter(), control=one)
     model = gpt2()
-    field, args = model.bind({**model.native.grids(model.axes), "t": counting(N, STATE)}, model.native.z)
+    field, args = model.bind(
+        replace(model.native.grids(model.axes), t=counting(N, STATE)), model.structure(), Context()
+    )
     with refused(SolveError, "z=0.5", "Bind with this depth"):
         field(0.5, STATE, args)

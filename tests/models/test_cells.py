@@ -8,11 +8,9 @@ import torch
 
 from continua.axes import (
     Circle,
-    Counting,
     Grid,
     Interval,
     Midpoint,
-    Points,
     Product,
     ProductRule,
     Samples,
@@ -25,7 +23,8 @@ from continua.fields import ByBasis, counted
 from continua.lab.cost.memory import peak_bytes
 from continua.models import Batch, Patches, Pixels, Readout, Transformer, load
 from continua.models.build import continuous_axes, discrete_axes, pre_norm, smooth_bases
-from continua.models.cells import Cells, FromCells, Tiling, legendre
+from continua.models.cells import Cells, FromCells
+from continua.models.tiling import Tiling, legendre
 from continua.operators import Attention, LayerNorm, Pointwise
 from continua.operators.position import WaveBias
 from continua.typing import Tensor
@@ -202,7 +201,7 @@ def test_patches_are_a_special_case(p: int) -> None:
     """The moments are an invertible map of the pixels of a patch, so with a table to match both embeddings agree."""
     tiling = Tiling(SQUARE, (3, 4), degree=p - 1)
     images = numbers(2, 2, 3 * p, 4 * p)
-    theirs_axes, _ = discrete_axes(6, 2, 8, 1)
+    theirs_axes, native = discrete_axes(6, 2, 8, 1)
     theirs = Patches(counted(theirs_axes), Pixels(3 * p, 4 * p, 2, (p, p)), first=False).double()
     axes = replace(theirs_axes, t=SQUARE)
     ours = Cells(counted(axes), tiling, channels=2, placed=False).double()
@@ -217,7 +216,7 @@ def test_patches_are_a_special_case(p: int) -> None:
         ours.table.coefficients[:-1] = torch.linalg.solve(matrix, own).flatten(0, 1)
         ours.table.coefficients[-1] = 0.0
         ours.bias.coefficients.copy_(theirs.bias.coefficients)
-    grids = {"t": tiling.grid, "d": grid_on(Points(6), Counting(6))}
+    grids = replace(native.grids(theirs_axes), t=tiling.grid)
     laid = theirs.lay(Batch(images))
     assert gap(ours(ours.lay(Batch(images)), grids), theirs(laid, grids)) < EXACT
 
@@ -231,8 +230,8 @@ def test_degree_zero_answers_what_a_readout_answers_at_the_token() -> None:
     with torch.no_grad():
         plain.head.coefficients.copy_(model.readout.head.coefficients)  # type: ignore[union-attr]
     x = numbers(2, 9, 8)
-    grids = {**model.native.grids(model.axes), "t": tiling.grid}
-    asked = {**grids, "asked": Grid(tiling.grid.nodes, tiling.grid.weights)}
+    grids = replace(model.native.grids(model.axes), t=tiling.grid)
+    asked = replace(grids, asked=Grid(tiling.grid.nodes, tiling.grid.weights))
     model.readout.before = torch.nn.ModuleList()
     assert gap(model.readout(x, asked, None), plain(x, grids, None)) < EXACT
 
@@ -386,9 +385,10 @@ def test_tilings_that_cannot_be_are_refused() -> None:
         Tiling(SQUARE, (3,))
     with refused(ConfigError, "got 1, 1.5, 0.001", "reach ≤ 1"):
         Tiling(SQUARE, (3, 3), reach=1.5)
-    axes = replace(discrete_axes(8, 2, 8, 1)[0], t=Interval())
+    plain, native = discrete_axes(8, 2, 8, 1)
+    axes = replace(plain, t=Interval())
     with refused(ConfigError, "cells tile the domain of the tokens", "Tile the t axis"):
         Cells(counted(axes), Tiling(SQUARE, (2, 2)))
     readout = FromCells(counted(axes), Tiling(Interval(), (4,)))
     with refused(GridError, "FromCells reads 4 cells at given points, got 5 tokens", "same tiling"):
-        readout(numbers(1, 5, 8), {"t": Tiling(Interval(), (5,)).grid}, None)
+        readout(numbers(1, 5, 8), replace(native.grids(plain), t=Tiling(Interval(), (5,)).grid), None)

@@ -1,11 +1,13 @@
 """A9: initialisations have the variances they name, on counting axes and on smooth ones."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import continua as ct
-from continua.axes import mass_of
+from continua.axes import Depths, mass_of
 from continua.config import from_plain, to_plain
 from continua.errors import ConfigError
 from continua.fields import ByNetwork, Legendre, counted, kernel_std
@@ -14,7 +16,7 @@ from continua.models import States, Transformer
 from continua.models.build import discrete_axes
 from continua.models.init import GPT2Init, Scaled, Xavier, initialise
 from continua.models.refine import smooth_model
-from continua.operators import Attention, Parts, depth_grid
+from continua.operators import Attention, Parts
 from tests.families import FAMILIES
 
 D, HEADS, M, DEPTH, VOCAB = 64, 4, 160, 3, 300
@@ -119,8 +121,8 @@ def test_smooth_weights_have_these_variances_on_the_native_grid(scheme, generato
     """Circles and intervals with nodes that weigh one, Legendre in depth: the values, not the coefficients."""
     model = ct.Transformer.continuous(vocab=20, at=ct.at(d=D, h=HEADS, m=M, z=DEPTH))
     attention, pointwise = parts(model)
-    grids = model.native.grids(model.axes)
-    grids["z"] = depth_grid(depths(model.block.kinds, (0.0, 3.0), model.native.z.solver, ct.Fixed(DEPTH))[0])
+    where = depths(model.block.kinds, (0.0, 3.0), model.native.z.solver, ct.Fixed(DEPTH))[0]
+    grids = replace(model.native.grids(model.axes), z=Depths(where))
     expected = {
         Xavier(): ((2 / (D + D)) ** 0.5, (2 / (D + M)) ** 0.5),
         GPT2Init(): (0.02, 0.02 / (2 * DEPTH) ** 0.5),
@@ -140,7 +142,7 @@ def test_a_smooth_kernel_counts_its_functions_not_its_nodes(generator):
     model = initialise(smooth_model(ct.Interval()), Scaled(), generator)
     attention, _ = parts(model)
     weights = ct.ByBasis(model.axes, {**{letter: Legendre(4) for letter in "dhem"}, "z": Legendre(3)})
-    grids = {**model.native.grids(model.axes), "z": depth_grid((0.0, 0.5))}
+    grids = replace(model.native.grids(model.axes), z=Depths((0.0, 0.5)))
     squares = 0.0
     for _ in range(60):
         initialise(model, Scaled(), generator)

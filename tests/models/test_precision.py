@@ -143,7 +143,7 @@ def test_a_measure_keeps_its_digits_in_a_whole_model_under_autocast() -> None:
         return attend(*args, **choices)
 
     with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", dtype=torch.bfloat16):
-        patch.setattr("continua.operators.attend.scaled_dot_product_attention", watched)
+        patch.setattr("continua.operators.attention.fused.scaled_dot_product_attention", watched)
         model(batch)
     assert seen
     assert {mask.dtype for mask in seen} == {torch.float32}

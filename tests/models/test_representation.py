@@ -4,6 +4,7 @@ import itertools
 import math
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from continua.axes import counting, grid_on
 from continua.fields import counted
 from continua.models.build import discrete_axes, pre_norm
 from continua.models.embed import States
-from continua.operators import Mask, Parts, Sinusoidal
+from continua.operators import Context, Mask, Parts, Sinusoidal
 from tests.exact import gap, gradients, numbers, stirred, worst
 from tests.measure import slope
 
@@ -252,8 +253,8 @@ def bound_steps(depth: int) -> tuple[ct.Transformer, Callable[[Tensor, int, int]
     weights = counted(axes)
     block = pre_norm((ct.Attention(weights), ct.Pointwise(weights)), lambda: ct.LayerNorm(weights))
     model = stirred(ct.Transformer(axes, native, States(), block))
-    grids = {**native.grids(axes), "t": counting(64, numbers(1))}
-    field, args = model.bind(grids, native.z)
+    grids = replace(native.grids(axes), t=counting(64, numbers(1)))
+    field, args = model.bind(grids, model.structure(), Context())
 
     def walk(x: Tensor, start: int, end: int) -> Tensor:
         span = (float(start), float(end))

@@ -3,7 +3,7 @@
 Modules are compared in training mode with dropout 0, since in eval mode torch takes other kernels of its own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import continua as ct
-from continua.axes import counting
+from continua.axes import Depths, counting
 from continua.convert.torch_nn import torch_names
 from continua.fields import counted
-from continua.operators import Context, Mask, depth_grid
+from continua.operators import Context, Mask
 from tests.exact import EXACT, gap, gradients, numbers, stirred, worst
 
 B, N, S, D, HEADS = 2, 6, 5, 8, 2
@@ -127,7 +127,7 @@ def bound(operator: ct.Attention, model: ct.Transformer, x: Tensor, context: Con
     """The bare operator A[x]."""
     t = counting(x.shape[1], x)
     t = t if observed is None else t.only(observed)
-    f, args = operator.bind({**model.native.grids(model.axes), "t": t, "z": depth_grid((0.0,))}, context)
+    f, args = operator.bind(replace(model.native.grids(model.axes), t=t, z=Depths((0.0,))), context)
     return f(0.0, x, args)
 
 

@@ -1,14 +1,15 @@
 """A12: attention gradients written by hand equal autograd."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import continua as ct
-from continua.axes import Counting, Interval, Points, grid_on
+from continua.axes import Counting, Depths, Interval, Points, grid_on
 from continua.axes.grid import absent
 from continua.fields import counted
 from continua.models.build import discrete_axes
-from continua.operators import depth_grid
 from continua.operators.attention.fused import attend_fused, attend_gradients, attend_plain
 
 EXACT = 1e-12  # float64; the two differ by the order of sums only
@@ -87,12 +88,12 @@ def test_the_operator_has_these_gradients(stamps, generator):
     if stamps:
         times = torch.rand(6, generator=generator, dtype=torch.float64).sort().values
         t = ct.Samples().on(Interval(), times[:, None], None)
-    grids = {**native.grids(axes), "t": t, "z": depth_grid((0.0,))}
+    grids = replace(native.grids(axes), t=t, z=Depths((0.0,)))
     f, args = operator.bind(grids)
     x, g = draw(generator, 2, 6, 8).requires_grad_(), draw(generator, 2, 6, 8)
     expected = torch.autograd.grad((f(0.0, x, args) * g).sum(), x)[0]
     with torch.no_grad():
-        w, rho = args["depth"][0.0], operator.rho(grids)
+        w, rho = args.weights.at(0.0), operator.rho(grids)
         assert rho is not None
         assert (rho - 1).abs().max() > 0.01
         heads = {name: w[name].unflatten(0, (2, 4)) for name in "qkv"}

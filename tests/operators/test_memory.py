@@ -5,6 +5,7 @@ kernels hold inside.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,14 +13,14 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 import continua as ct
-from continua.axes import Grid, counting
+from continua.axes import Depths, Grid, counting
 from continua.errors import SolveError
 from continua.fields import counted
 from continua.flow import Checkpoint, Direct, Fixed, LieTrotter, SaveAt
 from continua.lab.cost.memory import uncollected
 from continua.models import States
 from continua.models.build import discrete_axes, pre_norm
-from continua.operators import Additive, Attention, Context, LayerNorm, Neighbours, Parts, Pointwise, depth_grid
+from continua.operators import Additive, Attention, Context, LayerNorm, Neighbours, Parts, Pointwise
 from continua.operators.attention import fused
 from tests.cases import MODELS
 from tests.exact import gap, gradients, numbers, worst
@@ -96,7 +97,7 @@ def attention(grid: Grid, mask=None, position=None, **choices) -> Callable[[Tens
     torch.manual_seed(0)
     mask = mask(len(grid)) if mask is ring else mask
     operator = Attention(counted(axes), mask=mask, position=position and position(axes), **choices)
-    f, args = operator.bind({**native.grids(axes), "t": grid, "z": depth_grid((0.0,))}, Context())
+    f, args = operator.bind(replace(native.grids(axes), t=grid, z=Depths((0.0,))), Context())
     return lambda x: f(0.0, x, args)
 
 
@@ -160,7 +161,7 @@ def test_blocks_that_are_computed_again_give_the_same_gradients(name, monkeypatc
     leaves, found = {"x": x, **dict(operator.named_parameters())}, []
     for block in (1024, 7):
         monkeypatch.setattr(fused, "BLOCK", block)
-        f, args = operator.bind({**native.grids(axes), "t": grid, "z": depth_grid((0.0,))})
+        f, args = operator.bind(replace(native.grids(axes), t=grid, z=Depths((0.0,))))
         answer = f(0.0, x, args)
         found.append((answer, gradients((answer * numbers(2, 50, D, seed=9)).sum(), leaves)))
     (whole, wanted), (blocks, got) = found

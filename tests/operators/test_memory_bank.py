@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 import continua as ct
-from continua.axes import counting
+from continua.axes import Depths, counting
 from continua.errors import ConfigError
 from continua.fields import counted
 from continua.models import Bank
-from continua.operators import Attention, Context, depth_grid
+from continua.operators import Attention, Context
 from tests.cases import made
 from tests.cases_models import COUNTED
 from tests.exact import gap, gradients, numbers, worst
@@ -30,7 +30,7 @@ def parts(separate: bool) -> tuple[Attention, Bank]:
 
 def attended(operator: Attention, x: Tensor, context: Context) -> Tensor:
     axes, native = COUNTED
-    f, args = operator.bind({**native.grids(axes), "t": counting(T, x), "z": depth_grid((0.0,))}, context)
+    f, args = operator.bind(replace(native.grids(axes), t=counting(T, x), z=Depths((0.0,))), context)
     return f(0.0, x, args)
 
 
@@ -69,7 +69,7 @@ def test_a_bank_is_concatenation_by_hand(separate, context) -> None:
         allowed = torch.cat([seen, allowed], -1)
         given = Context(state, grid, cross_pairs=seen if context == "pairs" else None)
     axes, native = COUNTED
-    ours = attended(operator, x, bank({**native.grids(axes), "t": counting(T, x)}, given))
+    ours = attended(operator, x, bank(replace(native.grids(axes), t=counting(T, x)), given))
     theirs = by_hand(operator, x, keys, values, allowed)
     assert gap(ours, theirs) <= EXACT
     towards = numbers(B, T, D, seed=9)
@@ -82,7 +82,7 @@ def test_a_bank_is_concatenation_by_hand(separate, context) -> None:
 def test_floating_pairs_add_nothing_to_the_slots() -> None:
     _, bank = parts(False)
     pairs = numbers(T, S)
-    grids = {**COUNTED[1].grids(COUNTED[0]), "t": counting(T, pairs)}
+    grids = replace(COUNTED[1].grids(COUNTED[0]), t=counting(T, pairs))
     joined = bank(grids, Context(numbers(B, S, D), counting(S, pairs), cross_pairs=pairs))
     assert torch.equal(joined.cross_pairs, torch.cat([pairs, torch.zeros(T, SLOTS, dtype=torch.float64)], -1))
     assert joined.grid.mass == S + SLOTS
@@ -97,7 +97,7 @@ def test_slots_stand_beside_times_and_planes() -> None:
     points = ct.Samples().on(plane, torch.rand(6, 2, generator=torch.Generator().manual_seed(0)).double())
     for grid in (times, points):
         state = numbers(B, len(grid), D)
-        joined = bank({**COUNTED[1].grids(COUNTED[0]), "t": grid}, Context(state, grid)).grid
+        joined = bank(replace(COUNTED[1].grids(COUNTED[0]), t=grid), Context(state, grid)).grid
         assert torch.allclose(joined.mass, grid.mass + SLOTS)
         assert len(joined) == len(grid) + SLOTS
         assert not joined.is_counting

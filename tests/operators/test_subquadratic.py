@@ -1,5 +1,7 @@
 """Attention without all pairs in use: crossing fields, shared heads, blocks, draws, heads as an axis, and refusals."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -27,9 +29,9 @@ from continua.operators import (
     Subquadratic,
     Window,
     redraw,
-    runs,
     spread,
 )
+from continua.operators.kernels import blocks
 from continua.operators.kernels.sampled import at_quantiles, reference
 from continua.operators.kernels.stationary import _quick_length
 from tests.bound import COUNTED, COUNTED_AXES, apply, counted_grids, double
@@ -56,12 +58,12 @@ def pair(kernel, mask=None, **more) -> tuple[Attention, Attention]:
 @pytest.mark.parametrize("kernel", [Local(1.5), Comb(2.0, width=1.0)], ids=str)
 @pytest.mark.parametrize("groups", [None, 2])
 def test_exact_kernels_cross_fields_and_share_heads(kernel, groups, monkeypatch) -> None:
-    monkeypatch.setattr(runs, "ROWS", 3)
-    monkeypatch.setattr(runs, "PAIRS", 40)
+    monkeypatch.setattr(blocks, "ROWS", 3)
+    monkeypatch.setattr(blocks, "PAIRS", 40)
     own, plain = pair(kernel, groups=groups, cross=True)
     state = random(2, 11, 8, seed=3)
     grid = Grid(10 * random(2, 11, 1, low=0.0), random(2, 11, seed=4, low=0.2))  # in no order
-    grids = {**counted_grids(10), "t": Samples().on(Times(), grid.nodes[:, :10, 0] + 0.1)}
+    grids = replace(counted_grids(10), t=Samples().on(Times(), grid.nodes[:, :10, 0] + 0.1))
     x = random(2, 10, 8)
     assert gap(apply(own, grids, x, state=state, grid=grid), apply(plain, grids, x, state=state, grid=grid)) < EXACT
 
@@ -71,7 +73,7 @@ def test_exact_kernels_cross_fields_and_share_heads(kernel, groups, monkeypatch)
 @pytest.mark.parametrize("position", ["rotary", "ALiBi", "relative", "Gaussian"])
 @pytest.mark.parametrize("kernel", [Local(7.0), Comb(5.0, width=1.0)], ids=str)
 def test_exact_kernels_take_every_position(kernel, position, mask, monkeypatch) -> None:
-    monkeypatch.setattr(runs, "ROWS", 4)
+    monkeypatch.setattr(blocks, "ROWS", 4)
     made = {
         "rotary": lambda: Rotary(base=100.0),
         "ALiBi": lambda: ALiBi(COUNTED_AXES),
@@ -83,7 +85,7 @@ def test_exact_kernels_take_every_position(kernel, position, mask, monkeypatch) 
         for kernel, support in ((kernel, mask), kernel.plain(mask))
     )
     steps = random(2, 21, low=0.1)
-    grids = {**counted_grids(21), "t": Samples().on(Times(), steps.cumsum(-1))}
+    grids = replace(counted_grids(21), t=Samples().on(Times(), steps.cumsum(-1)))
     x = random(2, 21, 8)
     assert gap(apply(own, grids, x), apply(plain, grids, x)) < EXACT
 
@@ -100,11 +102,11 @@ def test_a_local_kernel_and_a_mask_are_one_mask() -> None:
 @pytest.mark.parametrize("kernel", [Local(3.0), Comb(3.0, width=0.5)], ids=str)
 @pytest.mark.parametrize("mask", [None, Causal()], ids=str)
 def test_crowds_equal_stamps_and_one_token(kernel, mask, monkeypatch) -> None:
-    monkeypatch.setattr(runs, "ROWS", 4)
+    monkeypatch.setattr(blocks, "ROWS", 4)
     for stamps in ([0.0] * 9, [0.0, 0.0, 1.0, 1.0, 1.0, 50.0, 50.1, 50.1, 99.0], [5.0]):
         times = torch.tensor(stamps, dtype=torch.float64)
         own, plain = pair(kernel, mask)
-        grids = {**counted_grids(len(times)), "t": Samples().on(Times(), times)}
+        grids = replace(counted_grids(len(times)), t=Samples().on(Times(), times))
         x = random(2, len(times), 8)
         assert gap(apply(own, grids, x), apply(plain, grids, x)) < EXACT
 
@@ -113,9 +115,9 @@ def test_crowds_equal_stamps_and_one_token(kernel, mask, monkeypatch) -> None:
 def test_runs_hold_what_they_must_and_little_more() -> None:
     """A crowd of 200 tokens and 800 spread ones: the pairs looked at are near the pairs allowed."""
     times = torch.cat([torch.rand(200, generator=torch.Generator().manual_seed(0)), torch.arange(800) + 2.0]).double()
-    queries = runs.sorted_along(times[None], torch.ones(1, 1000, dtype=torch.bool))
-    made = runs.runs(queries, queries, 3.0, 3.0, torch.tensor([1000]))
-    looked = sum(group["sources"].numel() for group in made["groups"]) * runs.ROWS
+    queries = blocks.sorted_along(times[None], torch.ones(1, 1000, dtype=torch.bool))
+    made = blocks.runs(queries, queries, 3.0, 3.0, torch.tensor([1000]))
+    looked = sum(group.sources.numel() for group in made.groups) * blocks.ROWS
     allowed = int(((times[:, None] - times).abs() <= 3.0).sum())
     assert allowed <= looked < 8 * allowed
     assert looked < 0.3 * 1000**2
@@ -130,7 +132,7 @@ def test_a_stationary_row_in_a_wide_gap_is_summed_directly(position, mask) -> No
     weights = torch.ones(60, dtype=torch.float64)
     weights[20:50] = 1e-12
     even = torch.arange(60, dtype=torch.float64)[:, None]
-    grids = {**counted_grids(60), "t": Grid(even, weights, left=weights / 2, is_ordered=True)}
+    grids = replace(counted_grids(60), t=Grid(even, weights, left=weights / 2, is_ordered=True))
     x = random(2, 60, 8)
     assert gap(apply(own, grids, x), apply(plain, grids, x)) < EXACT
 
@@ -204,7 +206,7 @@ def test_sources_are_drawn_as_they_weigh() -> None:
     nodes, _ = reference(MonteCarlo(20_000))
     found = at_quantiles(weights, nodes)[0].bincount(minlength=4) / 20_000
     assert (found - weights[0] / 8).abs().max() < 4 * (0.25 / 20_000) ** 0.5  # four deviations of a frequency
-    ends = at_quantiles(torch.tensor([[0.0, 2.0, 0.0]]).double(), torch.tensor([0.0, 1.0]).double())
+    ends = at_quantiles(torch.tensor([[0.0, 2.0, 0.0]]).double(), (0.0, 1.0))
     assert ends.tolist() == [[1, 1]], "an absent source is never drawn, not even at the ends"
 
 
@@ -329,8 +331,8 @@ def test_what_a_kernel_cannot_serve_is_refused() -> None:
 @pytest.mark.spec("A5")
 def test_stamps_that_a_kernel_cannot_use_are_refused() -> None:
     x = random(2, 9, 8)
-    plane = {**counted_grids(9), "t": Grid(random(9, 2), torch.ones(9, dtype=torch.float64))}
-    uneven = {**counted_grids(9), "t": Samples().on(Times(), random(9, low=0.1).cumsum(0))}
+    plane = replace(counted_grids(9), t=Grid(random(9, 2), torch.ones(9, dtype=torch.float64)))
+    uneven = replace(counted_grids(9), t=Samples().on(Times(), random(9, low=0.1).cumsum(0)))
     for kernel in (Local(1.0), Comb(2.0)):
         with refused(MaskError, "got 2-dimensional points", "1-D time axis"):
             apply(double(Attention(COUNTED, kernel=kernel)), plane, x)

@@ -19,12 +19,12 @@ from continua import axes as ax
 from continua import config
 from continua import fields as fd
 from continua import flow as fl
+from continua.axes import Depths
 from continua.errors import ConfigError
 from continua.fields import ByBasis, counted
 from continua.models import Batch, States, Transformer
 from continua.models.build import discrete_axes
 from continua.operators import Integral, Parts, Pointwise
-from continua.operators.weights import depth_grid
 from continua.optim import KFAC, AdamW, ByRole, Constant, Use, kfac, parameter_info
 from continua.training import Run, fit
 from continua.training.distributed import settle
@@ -128,7 +128,8 @@ def test_factors_of_a_field_are_the_dense_sums() -> None:
     d = ax.grid_on(ax.Circle(1.5), ax.Midpoint(nodes))
     field: Any = operator.kernel
     made = KFAC().make([field.coefficients], [parameter_info(operator)["kernel.coefficients"]])
-    f, args = operator.bind({"d": d, "c": d, "z": depth_grid(depths)})
+    one = ax.grid_on(ax.Points(1), ax.Counting(1))
+    f, args = operator.bind(ax.Grids(d=d, h=one, e=one, m=one, z=Depths(depths)))
     wave = fd.Fourier(3).matrix(ax.Circle(1.5), d.nodes)
     along = fd.Legendre(3).matrix(ax.Interval(0.0, 2.0), torch.tensor(depths, dtype=torch.float64)[:, None])
     a, g, count = 0.0, 0.0, 0.0

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from safetensors.torch import load, save
 from torch import nn
 
+from continua.axes import Grids
 from continua.errors import ConfigError
 from continua.fields import Cosine
 from continua.geometry import simplex, stiefel
@@ -254,7 +255,7 @@ def test_kernels_of_a_continuous_model_become_isometries() -> None:
 # --- the simplex -----------------------------------------------------------------------------------------------------
 
 
-def rho_model(chosen: Optimiser) -> tuple[Any, Attention, Any, dict[str, Any]]:
+def rho_model(chosen: Optimiser) -> tuple[Any, Attention, Any, Grids]:
     model = cases.MODELS["pooled"].build().double()
     attention = next(part for part in model.modules() if isinstance(part, Attention))
     with torch.no_grad():
@@ -267,7 +268,7 @@ def rho_model(chosen: Optimiser) -> tuple[Any, Attention, Any, dict[str, Any]]:
 @pytest.mark.parametrize("chosen", SIMPLEX, ids=named)
 def test_rho_keeps_its_mass_and_sign_at_every_step(chosen: Any) -> None:
     model, attention, made, grids = rho_model(chosen)
-    h = grids["h"]
+    h = grids.h
     for _ in range(20):
         made.zero_grad()
         (1e3 * model(cases.series()).square().mean()).backward()
@@ -303,7 +304,7 @@ def test_mirror_and_dual_averaging_are_their_closed_forms(weights: tuple[float, 
 def test_one_step_of_mirror_is_multiplicative_in_rho_of_a_model() -> None:
     """ρ' = ρ exp(−lr δJ/δρ)/Z with δJ/δρ measured by differences of the model itself."""
     model, attention, made, grids = rho_model(Mirror(0.7))
-    field, h = attention.density, grids["h"]
+    field, h = attention.density, grids.h
     batch, p = cases.series(), simplex.shares(field.coefficients.detach(), h.weights)
 
     def loss() -> torch.Tensor:

@@ -1,11 +1,13 @@
 """Irregular series: what a model is told of them, convolution in real time, quantiles, and the three tasks."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import continua as ct
-from continua.axes import Points, Times
+from continua.axes import Depths, Points, Times
 from continua.data.augmentation import Change, drawing, ending, scattered, stretch
 from continua.data.ragged import Ragged
 from continua.errors import ConfigError, GridError
@@ -124,7 +126,7 @@ def test_on_counted_tokens_far_from_the_ends_it_is_a_depthwise_convolution() -> 
     operator = Convolution(counted(axes, 1), (0.5,), degree=1).double()
     grid = native.grids(axes)
     tokens = ct.axes.grid.counting(21, torch.zeros((), dtype=torch.float64))
-    f, args = operator.bind({**grid, "t": tokens, "z": ct.operators.depth_grid((0.0,))})
+    f, args = operator.bind(replace(grid, t=tokens, z=Depths((0.0,))))
     x = random(2, 21, 4)
     u = torch.arange(-5, 6).double() / 0.5
     window = (-0.5 * u * u).exp()

@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from continua.axes import at
+from continua.axes import Depths, at
 from continua.config import from_plain, to_plain
 from continua.errors import ConfigError
 from continua.flow import Adaptive, Checkpoint, Direct, Fixed, Lean, Recompute
 from continua.models import Transformer, load, zoo
 from continua.models.elastic import elastic
 from continua.models.patches import Pixels
+from continua.operators import Context
 from continua.operators.calibration import FINEST, HALF, Calibration
 from continua.optim import Muon
 from continua.recipes import build
@@ -82,7 +83,7 @@ def test_fewer_nodes_are_some_of_its_own_and_steps_are_joined() -> None:
     view = model.at(d=8, h=2, z=3).discretisation
     assert (view.d.n, view.m.n, view.h.n, view.e.n) == (8, 32, 2, 4)
     assert [z for z, _ in view.z.walk((0.0, 4.0))] == [0.0, 1.0, 2.0]
-    fine, coarse = (model.at(d=n).discretisation.grids(model.axes)["d"].nodes[:, 0].tolist() for n in (16, 10))
+    fine, coarse = (model.at(d=n).discretisation.grids(model.axes).d.nodes[:, 0].tolist() for n in (16, 10))
     assert set(coarse) < set(fine)
 
 
@@ -119,15 +120,16 @@ def test_calibration_says_nothing_at_home_and_reaches_every_gain_elsewhere() -> 
 def test_calibration_is_the_exponential_of_sizes_times_gains() -> None:
     model = calibrated()
     norm = model.block.parts[0].norm
-    grids = {**model.at(d=8, h=2, z=2).discretisation.grids(model.axes)}
-    grids["z"] = model._steps((0.0, 2.0), Fixed(2, nested=4))
-    _, args = norm.bind(grids)
+    structure = model.structure(at(d=8, h=2, z=2))
+    assert structure.steps == tuple(Fixed(2, nested=4).walk(structure.span))
+    assert structure.depths[0] == Depths((0.0, 2.0), (2.0, 2.0))
+    _, args = norm.bind(structure.grids.with_depths(structure.depths[0]))
     own: Calibration = norm.calibration
     rows, nodes = slice(None, None, 2), slice(None, None, 2)  # half of 16 nodes, layers 0 and 2
     log = sum(own.fields[f"scale over d by {k}"].coefficients[rows, nodes] for k in "dhz")  # each size is 1 here
     expected = norm.scale.coefficients[rows, nodes] * log.exp()
     for i, z in enumerate((0.0, 2.0)):
-        assert torch.allclose(args["depth"][z]["scale"], expected[i], rtol=0, atol=1e-14)
+        assert torch.allclose(args.weights.at(z)["scale"], expected[i], rtol=0, atol=1e-14)
     bare = elastic(gpt()).block.parts[0].norm.calibration
     assert (bare.fields["scale over d by d"].coefficients - HALF).abs().max() < 1e-7  # made in float32
 
@@ -152,12 +154,13 @@ def test_every_adjoint_has_the_same_gradients_at_every_size(adjoint, wish) -> No
 @pytest.mark.spec("T11")
 def test_where_steps_are_searched_for_the_finest_calibration_holds() -> None:
     model = calibrated()
-    field, args = model.bind(model._laid(ids(), model.native)[1], Adaptive())
+    structure = model.structure(at(z=Adaptive()))
+    field, args = model.bind(model.prepare(ids(), structure)[1], structure, Context())
     read = field.parts[0].f.read((0.5,), args[0])
     norm = model.block.parts[0].norm
     gain = norm.calibration.fields["scale over d by z"].coefficients[0]
     expected = norm.scale.coefficients[0] * (FINEST * gain).exp()
-    assert torch.allclose(read["norm"]["depth"][0.5]["scale"], expected, rtol=0, atol=1e-14)
+    assert torch.allclose(read.norm.weights.at(0.5)["scale"], expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.spec("B1")
@@ -191,11 +194,11 @@ def test_what_stands_behind_the_flow_hears_of_its_steps() -> None:
     model = calibrated()
     norm = model.readout.before[0]
     for wish, size in ((2, 1.0), (8, -1.0), (3, math.log2(4 / 3)), (Adaptive(), FINEST)):
-        grids = {**model.at(d=16).discretisation.grids(model.axes), "z": model.mean_step(model.settle(at(z=wish)).z)}
-        _, args = norm.bind(grids)
+        structure = model.structure(at(d=16, z=wish))
+        _, args = norm.bind(structure.grids.with_depths(structure.behind))
         gain = norm.calibration.fields["scale over d by z"].coefficients
         expected = norm.scale.coefficients * (size * gain).exp()
-        assert torch.allclose(args["fixed"]["scale"], expected, rtol=0, atol=1e-14)
+        assert torch.allclose(args.weights.fixed["scale"], expected, rtol=0, atol=1e-14)
 
 
 # --- the law ----------------------------------------------------------------------------------------------------------

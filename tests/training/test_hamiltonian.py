@@ -1,6 +1,7 @@
 """Training as optimal control: the adjoint by hand is that of autograd, and H behaves as the theory says."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from continua.fields import counted
 from continua.flow import RK4, Adaptive, Euler, Fixed, Heun, OnSphere, ReversibleHeun, Solver, Tsit5
 from continua.models import States, Transformer
 from continua.models.build import pre_norm
-from continua.operators import Attention, LayerNorm, Pointwise
+from continua.operators import Attention, Context, LayerNorm, Pointwise
 from continua.tasks import Example
 from continua.training import (
     HeadEntropy,
@@ -124,8 +125,8 @@ def test_the_adjoint_is_what_autograd_returns_at_every_step() -> None:
         rest = Transformer(model.axes, model.native, States(), model.block)
         rest.native = model.native
         walked = x
-        grids = {**model.native.grids(model.axes), "t": _times(model, example)}
-        bound, args = model.bind(grids, model.native.z)
+        grids = replace(model.native.grids(model.axes), t=_times(model, example))
+        bound, args = model.bind(grids, model.structure(), Context())
         for z, dz in list(Fixed(4).walk((0.0, model.axes.z.end)))[i:]:
             walked = Heun().step(bound, z, dz, walked, args)
         (wanted,) = torch.autograd.grad((walked - 0.3).square().sum() / example.count, x)
@@ -175,8 +176,8 @@ def test_the_gradient_without_the_running_cost_is_wrong() -> None:
     model, example, weight = autonomous(RK4(), 16), example_of(cases.states()), 20.0
     objective = Objective(model, Squares(), Penalties((weight * KineticEnergy(),)))
     path = hamiltonian(model, objective, example)
-    grids = {**model.native.grids(model.axes), "t": _times(model, example)}
-    bound, args = model.bind(grids, model.native.z)
+    grids = replace(model.native.grids(model.axes), t=_times(model, example))
+    bound, args = model.bind(grids, model.structure(), Context())
     named = dict(model.named_parameters())
     dz, energies, slopes = float(path.z[1]), [], []
     wrong = {name: torch.zeros_like(p) for name, p in named.items()}

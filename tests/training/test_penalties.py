@@ -11,7 +11,7 @@ from continua.errors import ConfigError
 from continua.flow import RK4, Checkpoint, Direct, Lean, LieTrotter, Recompute, Reversible, ReversibleSolver
 from continua.models import Batch, Transformer
 from continua.models.build import continuous_parts
-from continua.operators import Attention, Parts, PreNorm
+from continua.operators import Attention, Context, Parts, PreNorm
 from continua.tasks import Example
 from continua.training import (
     HeadEntropy,
@@ -24,7 +24,7 @@ from continua.training import (
     SquaredWeights,
     Whole,
 )
-from continua.training.penalty import Seen, penalties
+from continua.training.penalty import Seen, native_grids, penalties
 from tests.measure import EXACT, gap, random, stirred
 from tests.refusals import refused
 from tests.runs import tiny_model, tiny_task
@@ -82,13 +82,9 @@ def test_kinetic_energy_of_layers_is_the_mean_square_of_their_steps() -> None:
 def test_kinetic_energy_of_a_flow_is_the_integral_of_its_speed() -> None:
     """RK4 integrates the cost beside the state: the same stages and weights, written out."""
     model, batch = stirred(tiny_model(solver=RK4(), steps=2)), example().batch
-    grids = {**model.native.grids(model.axes)}
-    chosen = model.native
-    from continua.models.batch import place
-
-    placed, t = place(batch, model.axes.t, chosen.t, next(model.parameters()))
-    grids["t"] = t
-    field, args = model.bind(grids, chosen.z)
+    structure = model.structure()
+    placed, grids = model.prepare(batch, structure)
+    field, args = model.bind(grids, structure, Context())
     x, wanted, dz = model.embed(placed, grids), 0.0, 1.0
     for z in (0.0, 1.0):
         k1 = field(z, x, args)
@@ -119,7 +115,7 @@ def test_means_are_against_the_measure_of_d() -> None:
 
     parts = continuous_parts(vocab=15, at=at(d=ClenshawCurtis(9), h=2, e=4, m=16, z=2), d=Interval())
     model = stirred(Transformer(**parts))
-    grid = model.native.grids(model.axes)["d"]
+    grid = model.native.grids(model.axes).d
     path = model.states(batch).x
     share = grid.weights / grid.mass
     wanted = sum(((b - a).square() * share).sum(-1).mean(-1) for a, b in itertools.pairwise(path))
@@ -226,14 +222,13 @@ def test_smoothness_is_zero_for_constant_fields_only(axis) -> None:
 def test_smoothness_is_the_mean_square_of_the_slope() -> None:
     model = stirred(tiny_model(steps=3))
     from continua.fields import Expansion
-    from continua.training.penalty import _grids
 
-    z = _grids(model)["z"].nodes[:, 0]
-    assert z.tolist() == [0.0, 1.0, 2.0]
+    grids = native_grids(model)
+    assert grids.z.nodes == (0.0, 1.0, 2.0)
     found = []
     for field in model.block.modules():
         if isinstance(field, Expansion) and "z" in field.letters:
-            values = field.on(**{letter: _grids(model)[letter] for letter in field.letters})
+            values = field.on(**{letter: grids[letter] for letter in field.letters})
             found.append((values[1:] - values[:-1]).square().mean())
     assert gap(Smoothness().of_weights(model), torch.stack(found).mean()) < EXACT
 

@@ -9,7 +9,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from continua.axes import Axes, Discretisation, Points
+import torch
+
+from continua.axes import Axes, Depths, Discretisation, Grids, Points, Sites, coordinates
 from continua.errors import ConfigError, ShapeError
 from continua.fields import Expansion, Nodal
 from continua.flow import Fixed, VectorField, depths, solve
@@ -44,9 +46,10 @@ from continua.operators import (
     SpectralConvolution,
     SphereProjection,
     Subquadratic,
-    depth_grid,
 )
 from continua.operators.attention.fused import BLOCK
+
+DOUBLE = torch.empty((), dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -324,13 +327,13 @@ def _readout(readout: Any, n: Sizes) -> list[CostItem]:
 
 def _fields(model: Transformer, chosen: Discretisation) -> list[CostItem]:
     """Reading weights where they are not stored: one contraction an axis, and as much for its gradient."""
-    grids: dict[str, Any] = chosen.grids(model.axes)
+    grids = chosen.grids(model.axes)
     span = (model.axes.z.start, model.axes.z.end)
     depth = chosen.z
     where = depths(model.block.kinds, span, depth.solver, depth)
     read: list[CostItem] = []
     for index, (part, nodes) in enumerate(zip(model.block, where, strict=True)):
-        here = {**grids, "z": depth_grid(nodes)}
+        here = grids.with_depths(Depths(nodes))
         once = sum(_reading(field, here, model.axes) for field in part.modules())
         read.append(CostItem(f"{index} fields", once, once))
     outside = [
@@ -338,23 +341,23 @@ def _fields(model: Transformer, chosen: Discretisation) -> list[CostItem]:
     ]
     once = sum(_reading(field, grids, model.axes) for field in outside)
     if isinstance(model.readout, Readout) and model.readout.tied:  # a tied head reads the table once more
-        once += _reading(model.embed.table, grids, model.axes)
+        once += _reading(model.embed.tied_table, grids, model.axes)
     return [cost for cost in [*read, CostItem("embedding and readout fields", once, once)] if cost.forward]
 
 
-def _reading(field: Any, grids: dict[str, Any], axes: Axes) -> int:
+def _reading(field: Any, grids: Grids, axes: Axes) -> int:
     """FLOPs of the contractions of an ``Expansion``, axis after axis; shared heads are read as stored."""
     if not isinstance(field, Expansion):
         return 0
     shape = [basis.size for basis in field.bases.values()]
     flops = 0
     for position, letter in enumerate(field.letters):
-        grid = grids.get(letter)
         basis = field.bases[letter]
         axis = field.axes[letter]
-        if grid is None or axis != axes[letter] or grid.key == basis.native_key(axis):
+        where: Sites | None = None if letter == "n" else grids.z if letter == "z" else grids[letter]
+        if where is None or axis != axes[letter] or field.is_stored_on(letter, where):
             continue
-        if not isinstance(basis, Nodal) or basis.rows(axis, grid.nodes) is None:
-            flops += 2 * len(grid) * math.prod(shape)
-        shape[position] = len(grid)
+        if not isinstance(basis, Nodal) or basis.rows(axis, coordinates(where, DOUBLE)) is None:
+            flops += 2 * len(where) * math.prod(shape)
+        shape[position] = len(where)
     return flops

@@ -168,14 +168,14 @@ def _maps(
 ) -> list[AttentionMap]:
     """Dress what was recorded with names, grids and measures."""
     record = context.record
-    grids = model.settle(at).grids(model.axes)
+    grids = model.structure(at).grids.with_tokens(t)
     if model.bank is not None:  # its slots stand beside what cross-attention sees
-        context = model.bank({**grids, "t": t}, context)
+        context = model.bank(grids, context)
     if not record:
         remedy = "Look at a model with attention in its block."
         raise ConfigError("nothing was recorded", got="no attention operator", remedy=remedy)
     names = {id(module): name for name, module in model.named_modules()}
-    heads = grids["h"]
+    heads = grids.h
     length = model.axes.z.end - model.axes.z.start
     counts: dict[int, int] = {}
     for one in record:

@@ -267,10 +267,10 @@ def _attention(seen: Recording, one: AttentionMap, w: dict[str, Tensor], x: Floa
     """Σ_h softmax_s(τ⟨q_h(t), k_h(s)⟩ + bias) OV_h x(s) + b_O against the measure of the sources, head by head."""
     operator = seen.stack.attention.operator
     grids = seen.stack.grids
-    inner = len(grids["e"])
-    heads = len(grids["h"])
+    inner = grids.e.count
+    heads = grids.h.count
     t = one.t.nodes.double().cpu()
-    placed = operator.position.bind(grids["h"], grids["e"])
+    placed = operator.position.bind(grids.h, grids.e)
     where = operator.position.where(t, placed)
     q, k, v = (linear(x, w[name], w.get("b" + name)).unflatten(-1, (-1, inner)).transpose(1, 2) for name in "qkv")
     q = operator.position.turn(q, where)
@@ -297,7 +297,7 @@ def _feed(operator: Pointwise, w: dict[str, Tensor], x: Tensor) -> Tensor:
 
 def _norm(stack: Stack, operator: Any, w: dict[str, Tensor], x: Tensor) -> Tensor:
     """The norms of the library against the measure of d."""
-    d = stack.grids["d"]
+    d = stack.grids.d
     share = (d.weights / d.mass).double().cpu()
     scale = w.get("scale", torch.ones(()))
     shift = w.get("shift", torch.zeros(()))

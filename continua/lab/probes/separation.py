@@ -214,7 +214,7 @@ def follow(model: nn.Module | View, example: Example, at: Discretisation | None,
     with evaluating(model):
         answer, path, t = model.run(example.to(like.device).batch, at, keep=SaveAt(1))
     chosen = model.settle(at)
-    root = chosen.grids(model.axes)["d"].weights.sqrt()
+    root = chosen.grids(model.axes, like).d.weights.sqrt()
     states = [(x * root.to(x)).double().cpu() for x in path.x]
     there, weights = (each.cpu().expand(states[0].shape[:2]) for each in (t.observed, t.weights.double()))
     return Samples(model, chosen, t, states, path.z, labels, weights, there, accuracy(answer, labels), pool, ridge)

@@ -107,8 +107,8 @@ def matrices(stack: Stack, z: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """
     w = stack.weights(0, z)
     root = stack.root.double().cpu()
-    inner = len(stack.grids["e"])
-    heads = len(stack.grids["h"])
+    inner = stack.grids.e.count
+    heads = stack.grids.h.count
     q, k, v = (_before(w[name] / root, stack, z).unflatten(0, (-1, inner)) for name in "qkv")
     k, v = (each.repeat_interleave(heads // len(each), 0) for each in (k, v))
     return q, k, v, (root[:, None] * w["o"]).unflatten(1, (-1, inner)).movedim(1, 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from continua.axes import Discretisation, Grid
+from continua.axes import Discretisation, Grid, Grids
 from continua.axes.grid import counting
 from continua.errors import ConfigError
 from continua.fields import Expansion
@@ -16,6 +16,7 @@ from continua.models import EncoderDecoder, Transformer, View
 from continua.operators import (
     Attention,
     Constraint,
+    Context,
     Drop,
     LayerNorm,
     Operator,
@@ -26,7 +27,7 @@ from continua.operators import (
     Skip,
     SphereProjection,
 )
-from continua.operators.weights import at_depth
+from continua.operators.operator import Operands
 from continua.typing import Args, Tensor
 
 ATTENTION = "attention"
@@ -53,7 +54,7 @@ class Stack:
     model: Transformer
     at: Discretisation
     parts: tuple[Sublayer, ...]
-    grids: dict[str, Grid]
+    grids: Grids
     field: Any  # the bound parts, for those who step with the model's own functions
     args: list[Args]
 
@@ -81,16 +82,16 @@ class Stack:
 
     def weights(self, place: int, z: float) -> dict[str, Tensor]:
         """The weights of a branch or a projection at one depth, in float64, quadrature weights folded in."""
-        return _read(self.args[place]["inner"] if self.parts[place].norm is not None else self.args[place], z)
+        return _read(self.args[place].inner if self.parts[place].norm is not None else self.args[place], z)
 
     def norm_weights(self, place: int, z: float) -> dict[str, Tensor]:
         """The weights of the norm inside a branch."""
-        return _read(self.args[place]["norm"], z) if self.parts[place].norm is not None else {}
+        return _read(self.args[place].norm, z) if self.parts[place].norm is not None else {}
 
     @property
     def root(self) -> Tensor:
         """√w(d): values times this have the Euclidean products of the measure. Discrete case: ones."""
-        return self.grids["d"].weights.sqrt()
+        return self.grids.d.weights.sqrt()
 
     def advance(self, z: float, dz: float, x: Tensor) -> Tensor:
         """One layer with the model's own solver."""
@@ -101,14 +102,13 @@ class Stack:
         """What the model's own readout says of states at the end of depth; None without one."""
         if self.model.readout is None:
             return None
-        grids = {**self.grids, "steps": self.model.mean_step(self.at.z)}
-        answer: Tensor = self.model.readout(x, grids, getattr(self.model.embed, "table", None))
+        answer: Tensor = self.model.readout(x, self.grids, self.model.embed.tied_table)
         return answer
 
 
 def _read(args: Args, z: float) -> dict[str, Tensor]:
     """What applies at depth z; nothing of an operator without weights."""
-    found = at_depth(args, z) if "depth" in args else {}
+    found = args.weights.at(z) if isinstance(args, Operands) else {}
     return {name: value.detach().double().cpu() for name, value in found.items()}
 
 
@@ -128,9 +128,10 @@ def opened(model: nn.Module | View, t: Grid | None = None, at: Discretisation | 
         raise ConfigError("the probes look at layers, which are Lie–Trotter Euler steps", got=chosen.z, remedy=remedy)
     parts = _parts(model)
     t = counting(1, next(model.parameters())) if t is None else t
-    grids: dict[str, Grid] = {**chosen.grids(model.axes), "t": t}
+    structure = model.structure(at)
+    grids = replace(structure.grids, t=t, z=structure.behind)
     with evaluating(model):
-        field, args = model.bind(grids, chosen.z)
+        field, args = model.bind(grids, structure, Context())
     return Stack(model, chosen, parts, grids, field, args)
 
 

@@ -5,8 +5,9 @@ from continua.errors import ConfigError
 from continua.fields import ByBasis, Nodal
 from continua.flow import Fixed, LieTrotter
 from continua.models.build import continuous_axes, pre_norm, smooth_bases
-from continua.models.cells import Cells, Tiling
+from continua.models.cells import Cells
 from continua.models.readout import Readout
+from continua.models.tiling import Tiling
 from continua.models.transformer import Transformer
 from continua.operators import Attention, LayerNorm, Pointwise, WaveBias
 

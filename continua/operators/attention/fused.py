@@ -61,7 +61,7 @@ def attend_fused(
 
     A float mask that needs a gradient is refused together with ``is_causal``, and a full bias costs n² bytes.
     """
-    grouped = q.shape[1] != k.shape[1]
+    grouped = shares_keys(q, k)
     if key_bias is None:
         return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
     if grouped and key_bias.shape[-2] > 1:  # [*b, h, s]: a bias of each query head needs its own keys
@@ -74,6 +74,11 @@ def attend_fused(
     wide_v = pad(v, (0, wide))  # one width for all three keeps the fused kernel
     out = scaled_dot_product_attention(wide_q, wide_k, wide_v, is_causal=causal, scale=scale, enable_gqa=grouped)
     return out[..., :-wide]
+
+
+def shares_keys(q: Tensor, k: Tensor) -> bool:
+    """Whether heads share keys. A branch, not a comparison: a compiler decides it, where sizes are its symbols."""
+    return True if q.shape[1] != k.shape[1] else False  # noqa: SIM210
 
 
 def _columns(bias: Tensor, dtype: torch.dtype) -> Tensor:
@@ -111,7 +116,7 @@ def attend_blocked(
     """
     if scores is not None and q.shape[1] != k.shape[1]:
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    grouped = q.shape[1] != k.shape[1]
+    grouped = shares_keys(q, k)
 
     def block(rows: slice, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if scores is not None:
@@ -119,8 +124,8 @@ def attend_blocked(
         return fused_with(bias(rows), q, k, v, scale, grouped)
 
     count = q.shape[2]
-    if count <= BLOCK:
-        return block(slice(0, count), q, k, v)
+    if torch.compiler.is_exporting() or count <= BLOCK:  # an exported graph serves any count
+        return block(slice(None), q, k, v)
     again, out = torch.is_grad_enabled(), []
     for start in range(0, count, BLOCK):
         rows = slice(start, min(start + BLOCK, count))

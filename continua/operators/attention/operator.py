@@ -1,31 +1,91 @@
 """The attention operator."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from continua.axes import Counting, Grid, Points, grid_on
+from continua.axes import Counting, Grid, Grids, Points
+from continua.checks import looking
 from continua.config import register
 from continua.errors import ConfigError, MaskError, ShapeError
 from continua.fields import ByBasis, Field, Nodal, Parametrisation, Role, Use
 from continua.fields import kernel as make_kernel
 from continua.fields.role import DENSITY, SHIFT
 from continua.flow.vectorfield import Bound
-from continua.operators.attention.plan import Plan, check_rows, next_row, once_for_all_depths, plan
+from continua.operators.attention.heads import AttentionOperands, Heads, merged, spread
+from continua.operators.attention.plan import Plan, Scores, check_pairs, check_rows, next_row, once_for_all_depths, plan
+from continua.operators.cache import Cache
 from continua.operators.calibration import Target, calibration, extra, folded
 from continua.operators.kernels.kernel import Kernel, Softmax, Subquadratic
 from continua.operators.linear import linear
-from continua.operators.manual_backward import Heads, LeanAttention, merged, spread
 from continua.operators.mask import Mask
-from continua.operators.operator import Context, Operator, Recorded, weights_of
+from continua.operators.operator import Context, Operator, Recorded, local, read_late
 from continua.operators.position import Position
-from continua.operators.weights import Finish, Grids, Weight, at_depth, local, read
-from continua.tree import tensors
+from continua.operators.weights import Finish, Sampled, Weight, sample
+from continua.operators.weights import read as read_field
 from continua.typing import Args, Tensor
 
 OUTPUT = Role(Use.KERNEL, inputs="he", is_output=True)  # of O
+
+
+@dataclass(frozen=True)
+class Attending:
+    """A[x] with the weights of one depth: the function that a bound ``Attention`` evaluates."""
+
+    heads: Heads
+
+    def __call__(self, z: float, x: Tensor, args: AttentionOperands) -> Tensor:
+        """Project, attend, project back."""
+        heads = self.heads
+        w = args.weights.at(z)
+        q = heads.queries(x, w, args)  # [b, h, t, e]
+        k = heads.keys(x, w, args)  # [b, g, s, e]
+        v = heads.values(x, w, args)  # [b, g, s, e]
+        mixed = heads.mix(q, k, v, args.scores)  # [b, h, t, e]
+        return linear(merged(mixed), w["o"], w.get("bo"))  # [b, t, d]
+
+
+@dataclass(frozen=True)
+class AttendingCached:
+    """The same for new tokens behind others, whose keys and values are kept."""
+
+    heads: Heads
+    operator: "Attention"
+    cache: Cache
+
+    def __call__(self, z: float, x: Tensor, args: AttentionOperands) -> Tensor:
+        """Keys and values of a source are made once, those of the state put behind the ones before."""
+        heads = self.heads
+        w = args.weights.at(z)
+        q = heads.queries(x, w, args)
+        if heads.cross:
+            k, v = self.cache.once(self.operator, z, lambda: (heads.keys(x, w, args), heads.values(x, w, args)))
+        else:
+            k, v = self.cache.extend(self.operator, heads.keys(x, w, args), heads.values(x, w, args))
+        mixed = heads.mix(q, k, v, args.scores)
+        return linear(merged(mixed), w["o"], w.get("bo"))
+
+
+@dataclass(frozen=True)
+class AttendingRecorded:
+    """The same through the weights α themselves, which are kept, so that the answer can be differentiated by them."""
+
+    heads: Heads
+    operator: "Attention"
+    record: list[Recorded]
+
+    def __call__(self, z: float, x: Tensor, args: AttentionOperands) -> Tensor:
+        """Form all pairs."""
+        heads = self.heads
+        w = args.weights.at(z)
+        q = heads.queries(x, w, args)
+        k = spread(heads.keys(x, w, args), q)
+        v = spread(heads.values(x, w, args), q)
+        alpha = heads.plan.weights(q, k, args.scores)  # [b, h, t, s]
+        self.record.append(Recorded(self.operator, z, alpha))
+        mixed = alpha @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)
+        return linear(merged(mixed), w["o"], w.get("bo"))
 
 
 @register
@@ -51,9 +111,13 @@ class Attention(Operator):
         cross: bool = False,
     ) -> None:
         super().__init__()
-        self.axes, self.mask, self.kernel, self.cross = weights.axes, mask, kernel, cross
+        self.axes = weights.axes
+        self.mask = mask
+        self.kernel = kernel
+        self.cross = cross
         self.position = position if position is not None else Position()
-        self.groups, shared = groups, _grouped(weights, groups)
+        self.groups = groups
+        shared = _grouped(weights, groups)
         # queries start smaller where scores are not scaled, so that these start with spread one all the same (T5)
         self.q, self.k, self.v = (
             make_kernel(weights, "zhec", inputs="c", gain=Softmax().scale(self.axes.e) / kernel.scale(self.axes.e)),
@@ -70,10 +134,10 @@ class Attention(Operator):
 
     def rho(self, grids: Grids) -> Tensor | None:
         """ρ(z, h) ≥ 0 with ∫ρ dμ(h) = mass(h): the normalised exponential of a field, or ``None`` for ρ = 1."""
-        return None if self.density is None else self._normalised(read(self.density, grids), grids["h"])
+        return None if self.density is None else self._normalised(read_field(self.density, grids), grids.h)
 
     def _normalised(self, density: Tensor, h: Grid) -> Tensor:
-        weights = h.weights.to(device=density.device)
+        weights = h.weights
         p = torch.softmax(density + weights.log().to(density), -1)
         return p * (weights.sum() / weights).to(p)
 
@@ -82,45 +146,31 @@ class Attention(Operator):
         """Any parameter, for its device and dtype."""
         return next(self.parameters())
 
-    def bind(self, grids: Grids, context: Context | None = None) -> tuple[Bound, Args]:
-        """Read the kernels, plan the scores, and return plain attention arithmetic."""
-        context = context or Context()
+    def read(self, grids: Grids, late: bool = False) -> Sampled:
+        """The kernels of all heads, with the calibration and ρ folded in."""
+        return sample(grids, self._weights(grids), late, self._finish(grids))
+
+    def place(self, read: Sampled, grids: Grids, context: Context) -> tuple[Bound, Args]:
+        """Plan the scores, and return plain attention arithmetic."""
         made, scores = self._plan(grids, context)
-        inner, cache, record, cross = len(grids["e"]), context.cache, context.record, self.cross
-        weights, reader = weights_of(self, grids, context, self._weights(grids), self._finish(grids))
-        args = {**weights, "scores": scores}
-        if cross:
-            args.update(source=context.state, values=context.state if context.values is None else context.values)
-        heads = Heads(made, self.position, inner, cross)
+        heads = Heads(made, grids.e.count, self.cross)
+        source = context.state if self.cross else None
+        values = context.values if self.cross and context.values is not None else source
+        args = AttentionOperands(read.weights, scores, source, values)
+        return Bound(self._function(heads, context), read_late(read.reading), local), args
 
-        def f(z: float, x: Tensor, args: Args) -> Tensor:
-            w, scores = at_depth(args, z), args["scores"]
+    def _function(self, heads: Heads, context: Context) -> Any:
+        if context.record is not None:
+            return AttendingRecorded(heads, self, context.record)
+        if context.cache is not None:
+            return AttendingCached(heads, self, context.cache)
+        return Attending(heads)
 
-            def keys_and_values() -> tuple[Tensor, Tensor]:
-                k, v = heads.keys_and_values(x, w, args)
-                return heads.turned(k, args, "keys" if cross else "queries"), heads.split(v)
-
-            q = heads.turned(linear(x, w["q"], w.get("bq")), args, "queries")
-            if cache is None:
-                k, v = keys_and_values()
-            else:
-                k, v = cache.once(self, z, keys_and_values) if cross else cache.extend(self, *keys_and_values())
-            if record is None:
-                mixed = heads.mix(q, k, v, scores)
-            else:  # through the recorded weights themselves, so that the answer can be differentiated by them
-                k, v = spread(k, q), spread(v, q)
-                record.append(Recorded(self, z, made.weights(q, k, scores)))
-                mixed = record[-1].weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)
-            return linear(merged(mixed), w["o"], w.get("bo"))
-
-        turns = any(t.requires_grad for t in tensors([scores["queries"], scores.get("keys")]))  # by learned stamps
-        lean = None if cache is not None or record is not None or turns else LeanAttention(heads)
-        return Bound(f, reader, local, lean), args
-
-    def _plan(self, grids: Grids, context: Context) -> tuple[Plan, dict[str, Any]]:
+    def _plan(self, grids: Grids, context: Context) -> tuple[Plan, Scores]:
         """Decide how to attend, and see that every query has a key."""
         t, source, pairs = self._tokens(grids, context)
-        heads, cache, cross = len(grids["h"]), context.cache, self.cross
+        heads = grids.h.count
+        cache = context.cache
         if pairs is not None and pairs.dim() == 4 and pairs.shape[1] not in (1, heads):
             remedy = "Give one mask for each head, or one [b, 1, t, s] for all."
             raise MaskError(f"pairs needs {heads} heads", got=list(pairs.shape), remedy=remedy)
@@ -130,27 +180,29 @@ class Attention(Operator):
             source,
             mask=mask,
             position=self.position,
-            placed=self.position.bind(grids["h"], grids["e"]),
-            kernel=(kernel, self.kernel.scale(self.axes.e)),
+            placed=self.position.bind(grids.h, grids.e),
+            kernel=kernel,
+            scale=self.kernel.scale(self.axes.e),
             pairs=pairs,
-            itself=not cross,
+            itself=not self.cross,
         )
-        scores["queries"] = self.position.where(t.nodes, scores["position"])  # new keys of self-attention sit there too
-        if cross:
-            scores["keys"] = self.position.where(source.nodes, scores["position"])
-        if (
-            made.unsure and made.quick is None and not (cache and pairs is None)
-        ):  # a source is checked once, before the first token
-            check_rows(made, t, source, scores)
-        if cache is not None and len(t) == 1 and context.record is None and kernel.is_dot:
-            return next_row(made, scores, self.o_like, itself=not cross)
-        return made, once_for_all_depths(made, scores, self.o_like, len(t))
+        queries = self.position.where(t.nodes, scores.position)  # new keys of self-attention sit there too
+        keys = self.position.where(source.nodes, scores.position) if self.cross else None
+        scores = replace(scores, queries=queries, keys=keys)
+        check_pairs(t, source, scores.pairs)
+        if made.unsure and made.quick is None and looking() and not (cache and pairs is None):
+            check_rows(made, t, source, scores)  # a source is checked once, before the first token
+        if cache is not None and t.count == 1 and context.record is None and kernel.is_dot:
+            return next_row(made, scores, self.o_like, itself=not self.cross)
+        return made, once_for_all_depths(made, scores, self.o_like, t.count)
 
     def _kernel(self, context: Context) -> tuple[Kernel, Mask | None]:
         """The kernel to plan with, and its mask: recorded weights and a cache need one that looks at single pairs."""
         if not isinstance(self.kernel, Subquadratic):
             return self.kernel, self.mask
         plain, mask = self.kernel.plain(self.mask)
+        if self.kernel.is_exact and torch.compiler.is_compiling():  # its blocks depend on values: all pairs, exactly
+            return plain, mask
         wish = "recorded weights" if context.record is not None else "a cache" if context.cache is not None else None
         if wish is None:
             return self.kernel, mask
@@ -160,21 +212,23 @@ class Attention(Operator):
         return plain, mask
 
     def _tokens(self, grids: Grids, context: Context) -> tuple[Grid, Grid, Tensor | None]:
+        t = grids.tokens
         if not self.cross:
-            past = context.cache
-            return grids["t"], grids["t"] if past is None else past.sources(grids["t"]), context.pairs
+            return t, t if context.cache is None else context.cache.sources(t), context.pairs
         if context.state is None or context.grid is None:
             raise ShapeError(
                 "cross-attention needs something to attend to", got="no context", remedy="Pass Context(state, grid)."
             )
-        if context.state.shape[1:] != (len(context.grid), len(grids["c"])):
-            wanted, got = f"[b, {len(context.grid)}, {len(grids['c'])}]", list(context.state.shape)
+        if context.state.shape[1] != context.grid.count or context.state.shape[2] != grids.d.count:
+            wanted = f"[b, {context.grid.count}, {grids.d.count}]"
+            got = list(context.state.shape)
             raise ShapeError(f"the context needs shape {wanted}", got=got, remedy="Match its grid and at(d=…).")
-        return grids["t"], context.grid, context.cross_pairs
+        return t, context.grid, context.cross_pairs
 
     def _weights(self, grids: Grids) -> dict[str, Weight]:
         """Weights of c on q, k, v; of e on q (for the score integral) and o; of h and ρ on o; heads flattened."""
-        shared, keys = self._shared_grids(grids), self.kernel.over_keys
+        keys = self.kernel.over_keys
+        shared = "" if self.groups is None else "h"  # stored group by group
 
         def rows(place: int, each: bool = False) -> Any:
             """Merge the head and inner dimensions (head first)."""
@@ -196,27 +250,22 @@ class Attention(Operator):
     def _finish(self, grids: Grids) -> Finish:
         """Fold the calibration and ρ into o."""
 
-        def fold(values: dict[str, Tensor], depths: Sequence[float] | None) -> dict[str, Tensor]:
+        def fold(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
             values = folded(self.calibration, values, grids, depths)
             if "density" not in values:
                 return values
-            rho = self._normalised(values["density"], grids["h"]).repeat_interleave(len(grids["e"]), -1)
+            rho = self._normalised(values["density"], grids.h).repeat_interleave(grids.e.count, -1)
             rest = {name: value for name, value in values.items() if name != "density"}
             return {**rest, "o": values["o"] * rho[..., None, :]}
 
         return fold
 
-    def _shared_grids(self, grids: Grids) -> Grids:
-        if self.groups is None:
-            return grids
-        return {**grids, "h": grid_on(Points(self.groups), Counting(self.groups))}
-
     def _each(self, values: Tensor, grids: Grids, place: int) -> Tensor:
         """Shared heads stay shared on the native grid; a subset of heads reads the group of each."""
-        if self.groups is None or grids["h"].is_counting:
+        if self.groups is None or grids.h.is_counting:
             return values
         per_group = (self.axes.h.n or 1) // self.groups  # type: ignore[union-attr]
-        return values.index_select(place, (grids["h"].nodes[:, 0].long() // per_group).to(values.device))
+        return values.index_select(place, grids.h.nodes[:, 0].long() // per_group)
 
 
 def _grouped(weights: Parametrisation, groups: int | None) -> Parametrisation:

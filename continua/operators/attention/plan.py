@@ -4,7 +4,6 @@ The plan is made once at bind. It decides, from facts known without looking at n
 enough (fused attention) or a bias of each pair is needed (blocked attention).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from continua.axes import Grid
 from continua.axes.grid import absent
+from continua.checks import looking
 from continua.errors import GridError, MaskError
 from continua.operators.attention import fused
 from continua.operators.attention.fused import attend_blocked, attend_fused, normalised
@@ -23,8 +23,35 @@ from continua.typing import Tensor
 
 
 @dataclass(frozen=True)
+class Scores:
+    """The tensors that a plan speaks of; ``None`` where it needs none."""
+
+    t: Tensor | None = None  # stamps of the queries [*b, t, k]
+    s: Tensor | None = None  # stamps of the sources [*b, s, k]
+    position: Any = None  # what the position read on the head and inner grids
+    queries: Any = None  # what turns queries, and the keys of self-attention
+    keys: Any = None  # what turns the keys of cross-attention
+    present: Tensor | None = None  # which queries are there [*b, t]
+    pairs: Tensor | None = None  # given pairs [b, 1 or h, t, s]
+    log_weights: Tensor | None = None  # [*b, s]
+    log_left: Tensor | None = None  # of the part of each cell left of its node [*b, s]
+    bias: Tensor | None = None  # of all pairs [*b, 1 or h, t, s], made once for all depths
+    prepared: Any = None  # what a subquadratic kernel made of the nodes
+
+    def part(self, rows: slice, keys: slice) -> "Scores":
+        """What ``Plan.pair_bias`` reads, for some queries and some sources in a row."""
+        return Scores(
+            t=None if self.t is None else self.t[..., rows, :],
+            s=None if self.s is None else self.s[..., keys, :],
+            position=self.position,
+            log_weights=None if self.log_weights is None else self.log_weights[..., keys],
+            log_left=None if self.log_left is None else self.log_left[..., keys],
+        )
+
+
+@dataclass(frozen=True)
 class Plan:
-    """Static decisions; the tensors they speak of are in ``args``."""
+    """Static decisions; the tensors they speak of are ``Scores``."""
 
     mask: Mask | None
     position: Position
@@ -36,68 +63,70 @@ class Plan:
     weighted: bool  # log-weights of the sources
     split_cell: bool  # a causal row takes only the left part of its own cell
     unsure: bool  # some query may be left without any key
-    row: bool = False  # one query behind all its sources: ``args["row"]`` is its whole bias
+    row: bool = False  # one query behind all its sources: ``Scores.bias`` is its whole bias
     itself: bool = True  # the sources are the queries' own tokens
     quick: Subquadratic | None = None  # the kernel attends by itself, without all pairs
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, args: Mapping[str, Any]) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
         """∫ α(t, s) V(s) dμ(s) for queries and keys that were turned, zero for absent queries."""
         if self.row:
-            bias = args["row"] if args["row"] is None else args["row"].to(q.dtype)
-            grouped = q.shape[1] != k.shape[1]
+            bias = None if scores.bias is None else scores.bias.to(q.dtype)
+            grouped = fused.shares_keys(q, k)
             return scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale, enable_gqa=grouped)
         if self.quick is not None:
-            out = self.quick.attend(q, k, v, self, args)
+            out = self.quick.attend(q, k, v, self, scores)
         elif self.paired:
-            scores = None if self.kernel.is_dot else self._scores
-            out = attend_blocked(q, k, v, self.scale, lambda rows: self.pair_bias(rows, q, args), scores)
+            by_kernel = None if self.kernel.is_dot else self._scores
+            out = attend_blocked(q, k, v, self.scale, lambda rows: self.pair_bias(rows, q, scores), by_kernel)
         else:
-            out = attend_fused(q, k, v, self.scale, self.triangle, self.key_bias(args))
-        if args["present"] is not None:
-            out = torch.where(args["present"][..., None, :, None], out, 0.0)
+            out = attend_fused(q, k, v, self.scale, self.triangle, self.key_bias(scores))
+        if scores.present is not None:
+            out = torch.where(scores.present[..., None, :, None], out, 0.0)
         return out
 
-    def is_bare(self, q: Tensor, k: Tensor, args: Mapping[str, Any]) -> bool:
+    def is_bare(self, q: Tensor, k: Tensor, scores: Scores) -> bool:
         """Whether nothing is added to the scores but the lower triangle, every query is there and has its own keys."""
         special = self.row or self.paired or self.weighted or self.quick is not None
-        plain = not special and args["present"] is None and q.shape[1] == k.shape[1]
-        return plain and (not self.past_only or self.position.key_bias(args["s"], args["position"]) is None)
+        if special or scores.present is not None or q.shape[1] != k.shape[1]:
+            return False
+        return not self.past_only or self.key_bias(scores) is None
 
-    def weights(self, q: Tensor, k: Tensor, args: Mapping[str, Any]) -> Tensor:
+    def weights(self, q: Tensor, k: Tensor, scores: Scores) -> Tensor:
         """α(t, s) w(s) itself, for those who want to look: [b, h, t, s], rows of absent queries zero."""
         if k.shape[1] != q.shape[1]:
             k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
-        alpha = normalised(self._scores(q, k), self.pair_bias(slice(0, q.shape[2]), q, args))
+        alpha = normalised(self._scores(q, k), self.pair_bias(slice(0, q.shape[2]), q, scores))
         alpha = alpha.to(q.dtype)
-        return alpha if args["present"] is None else torch.where(args["present"][..., None, :, None], alpha, 0.0)
+        return alpha if scores.present is None else torch.where(scores.present[..., None, :, None], alpha, 0.0)
 
     def _scores(self, q: Tensor, k: Tensor) -> Tensor:
         return self.kernel.scores(q, k, self.scale)
 
-    def key_bias(self, args: Mapping[str, Any]) -> Tensor | None:
+    def key_bias(self, scores: Scores) -> Tensor | None:
         """log w(s) and the part of the position bias that the source alone decides: [*b, 1 or h, s]."""
-        bias = args["log_weights"][..., None, :] if self.weighted else None
-        term = self.position.key_bias(args["s"], args["position"]) if self.past_only else None
+        bias = scores.log_weights[..., None, :] if self.weighted and scores.log_weights is not None else None
+        term = self.position.key_bias(scores.s, scores.position) if self.past_only and scores.s is not None else None
         if term is None:
             return bias
         return term if bias is None else bias + term
 
-    def pair_bias(self, rows: slice, like: Tensor, args: Mapping[str, Any]) -> Tensor:
+    def pair_bias(self, rows: slice, like: Tensor, scores: Scores) -> Tensor:
         """Everything that is added to the scores of some query rows: [*b, 1 or h, rows, s]."""
-        if args.get("bias") is not None:
-            whole: Tensor = args["bias"]
-            return whole[..., rows, :]
-        t, s = _alike(args["t"][..., rows, :], args["s"])
+        if scores.bias is not None:
+            return scores.bias[..., rows, :]
+        if scores.t is None or scores.s is None:
+            raise GridError("a bias of pairs needs stamps", got="none", remedy="Bind the operator to its tokens.")
+        t, s = _alike(scores.t[..., rows, :], scores.s)
         bias: Tensor = torch.zeros((), dtype=like.dtype, device=like.device)
-        if self.weighted:
-            bias = args["log_weights"][..., None, None, :]
-        if self.split_cell:
+        if self.weighted and scores.log_weights is not None:
+            bias = scores.log_weights[..., None, None, :]
+        if self.split_cell and scores.log_left is not None:
             own = (t == s.mT)[..., None, :, :]
-            bias = torch.where(own, args["log_left"][..., None, None, :], bias)
-        term = self.position.pair_bias(t, s, args["position"])
+            bias = torch.where(own, scores.log_left[..., None, None, :], bias)
+        term = self.position.pair_bias(t, s, scores.position)
         if term is not None:
             bias = bias + term
-        pairs = args["pairs"]
+        pairs = scores.pairs
         if pairs is not None:
             pairs = pairs if pairs.shape[-2] == 1 else pairs[..., rows, :]
             bias = torch.where(pairs, bias, absent(like.dtype)) if pairs.dtype == torch.bool else bias + pairs
@@ -116,10 +145,11 @@ def plan(
     mask: Mask | None,
     position: Position,
     placed: Any,
-    kernel: tuple[Kernel, float],
+    kernel: Kernel,
+    scale: float,
     pairs: Tensor | None,
     itself: bool,
-) -> tuple[Plan, dict[str, Any]]:
+) -> tuple[Plan, Scores]:
     """Decide how to attend from ``t`` to ``s`` with a kernel and its scale, and collect the tensors for it."""
     causal_mask = mask is not None and mask.is_causal
     if causal_mask:
@@ -127,21 +157,21 @@ def plan(
     split_cell = causal_mask and itself and not s.is_counting
     if split_cell and s.left is None:
         raise MaskError("a causal mask needs ordered times", got="a grid without cells", remedy="Use a 1-D time axis.")
-    plain = pairs is None and kernel[0].is_dot  # else each pair has its own score or bias
+    plain = pairs is None and kernel.is_dot  # else each pair has its own score or bias
     counted_past = isinstance(mask, Causal) and itself and s.is_counting and s.is_ordered and plain
-    past_only = counted_past and (len(t) == len(s) or len(t) == 1) and _needs_no_pairs(position, causal=True)
+    past_only = counted_past and (t is s or t.count == s.count or t.count == 1) and _needs_no_pairs(position, True)
     no_mask = mask is None and plain and _needs_no_pairs(position, causal=False)
     sure = itself and (mask is None or mask.sees_itself)
-    quick = kernel[0] if isinstance(kernel[0], Subquadratic) else None
+    quick = kernel if isinstance(kernel, Subquadratic) else None
     if quick is not None and pairs is not None:
-        got, remedy = type(quick).__name__, "Use kernel=Softmax(), or a mask of times."
-        raise MaskError("given pairs need a kernel that looks at all pairs", got=got, remedy=remedy)
+        remedy = "Use kernel=Softmax(), or a mask of times."
+        raise MaskError("given pairs need a kernel that looks at all pairs", got=type(quick).__name__, remedy=remedy)
     made = Plan(
         mask=mask,
         position=position,
-        kernel=kernel[0],
-        scale=kernel[1],
-        triangle=past_only and len(t) > 1,
+        kernel=kernel,
+        scale=scale,
+        triangle=past_only and (t is s or t.count > 1),
         past_only=past_only,
         paired=not (past_only or no_mask) and quick is None,
         weighted=s.has_gaps or not s.is_uniform,
@@ -150,54 +180,41 @@ def plan(
         itself=itself,
         quick=quick,
     )
-    args = {
-        "t": t.nodes,
-        "s": s.nodes,
-        "present": t.observed if t.has_gaps else None,
-        "pairs": _four_dimensional(pairs),
-        "log_weights": s.log_weights if made.weighted or split_cell else None,
-        "log_left": _log_left(s) if split_cell else None,
-        "position": placed,
-    }
-    if split_cell and not made.weighted:
-        # equal weights: only the ratio of the left part to the whole cell matters
-        args["log_left"] = args["log_left"] - args["log_weights"]
+    log_weights = s.log_weights if made.weighted or split_cell else None
+    log_left = _log_left(s) if split_cell else None
+    if log_left is not None and log_weights is not None and not made.weighted:
+        log_left = log_left - log_weights  # equal weights: only the ratio of the left part to the whole cell matters
+    scores = Scores(
+        t=t.nodes,
+        s=s.nodes,
+        position=placed,
+        present=t.observed if t.has_gaps else None,
+        pairs=_four_dimensional(pairs),
+        log_weights=log_weights,
+        log_left=log_left,
+    )
     if quick is not None:
-        args["quick"] = quick.prepare(made, args, t, s)
-    return made, args
+        scores = replace(scores, prepared=quick.prepare(made, scores, t, s))
+    return made, scores
 
 
-def once_for_all_depths(made: Plan, args: dict[str, Any], like: Tensor, queries: int) -> dict[str, Any]:
+def once_for_all_depths(made: Plan, scores: Scores, like: Tensor, queries: int) -> Scores:
     """Make the bias of all pairs now, where it is one block; only then it is less than every depth would make anew."""
-    if not made.paired or queries > fused.BLOCK:
-        return args
-    bias = made.pair_bias(slice(0, queries), like, args)
-    used = dict.fromkeys(("t", "s", "pairs", "log_weights", "log_left", "position"))
-    return {**args, **used, "bias": bias}
+    if not made.paired or (not torch.compiler.is_exporting() and queries > fused.BLOCK):
+        return scores
+    bias = made.pair_bias(slice(None), like, scores)
+    return Scores(queries=scores.queries, keys=scores.keys, present=scores.present, bias=bias)
 
 
-def part(args: Mapping[str, Any], rows: slice, keys: slice) -> dict[str, Any]:
-    """The tensors that ``Plan.pair_bias`` reads, for some queries and some sources in a row."""
-    t, s, weights, left = (args[name] for name in ("t", "s", "log_weights", "log_left"))
-    return {
-        "t": t[..., rows, :],
-        "s": s[..., keys, :],
-        "log_weights": None if weights is None else weights[..., keys],
-        "log_left": None if left is None else left[..., keys],
-        "pairs": None,
-        "position": args["position"],
-    }
-
-
-def next_row(made: Plan, args: dict[str, Any], like: Tensor, itself: bool) -> tuple[Plan, dict[str, Any]]:
+def next_row(made: Plan, scores: Scores, like: Tensor, itself: bool) -> tuple[Plan, Scores]:
     """The same plan for one new query behind all its sources (generation): its bias is made once for all depths."""
     if not made.kernel.is_dot:
-        return made, args
+        return made, scores
     made = replace(made, row=True, mask=None if itself and isinstance(made.mask, Causal) else made.mask)
     plain = _needs_no_pairs(made.position, causal=False) and not (made.weighted or made.split_cell)
-    if plain and made.mask is None and args["pairs"] is None:
-        return made, {**args, "row": None}
-    return made, {**args, "row": made.pair_bias(slice(0, 1), like, args)}
+    if plain and made.mask is None and scores.pairs is None:
+        return made, scores
+    return made, replace(scores, bias=made.pair_bias(slice(0, 1), like, scores))
 
 
 def _alike(t: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,9 +226,7 @@ def _alike(t: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _needs_no_pairs(position: Position, causal: bool) -> bool:
-    if type(position).pair_bias is Position.pair_bias:
-        return True
-    return causal and type(position).key_bias is not Position.key_bias
+    return not position.has_pair_bias or (causal and position.has_key_bias)
 
 
 def _four_dimensional(pairs: Tensor | None) -> Tensor | None:
@@ -237,9 +252,9 @@ def _log_left(s: Grid) -> Tensor:
 
 def _check_order(t: Grid) -> None:
     if t.nodes.shape[-1] != 1:
-        got, remedy = f"{t.nodes.shape[-1]}-dimensional points", "Use a 1-D time axis, or Window(r)."
-        raise MaskError("a causal mask orders time", got=got, remedy=remedy)
-    if t.is_ordered or len(t) == 1:
+        remedy = "Use a 1-D time axis, or Window(r)."
+        raise MaskError("a causal mask orders time", got=f"{t.nodes.shape[-1]}-dimensional points", remedy=remedy)
+    if t.is_ordered or not looking() or t.count == 1:
         return
     stamps = t.nodes[..., 0].detach()
     latest = torch.where(t.observed, stamps, -torch.inf).cummax(-1).values  # an absent token may carry any stamp
@@ -248,18 +263,20 @@ def _check_order(t: Grid) -> None:
         raise GridError("a causal mask needs stamps that do not decrease", got="a step back in time", remedy=remedy)
 
 
-def check_rows(made: Plan, t: Grid, s: Grid, args: Mapping[str, Any]) -> None:
-    """Every observed query must see at least one observed source."""
-    expected = (len(t), len(s))
-    pairs = args["pairs"]
-    if pairs is not None and (pairs.shape[-1] != expected[1] or pairs.shape[-2] not in (1, expected[0])):
+def check_pairs(t: Grid, s: Grid, pairs: Tensor | None) -> None:
+    """Given pairs speak of every query and every source."""
+    if pairs is not None and (pairs.shape[-1] != s.count or pairs.shape[-2] not in (1, t.count)):
         raise MaskError(
-            f"pairs needs shape [..., {expected[0]}, {expected[1]}]", got=list(pairs.shape), remedy="One entry a pair."
+            f"pairs needs shape [..., {t.count}, {s.count}]", got=list(pairs.shape), remedy="One entry a pair."
         )
+
+
+def check_rows(made: Plan, t: Grid, s: Grid, scores: Scores) -> None:
+    """Every observed query must see at least one observed source."""
     floor = absent(s.weights.dtype) / 2
     for start in range(0, len(t), fused.BLOCK):
         rows = slice(start, min(start + fused.BLOCK, len(t)))
-        seen = (made.pair_bias(rows, s.weights, args) > floor).any(-1)
+        seen = (made.pair_bias(rows, s.weights, scores) > floor).any(-1)
         blind = ~seen & t.observed[..., None, rows]
         if bool(blind.any()):
             where = blind.nonzero()[0].tolist()

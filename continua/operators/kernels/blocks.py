@@ -3,9 +3,8 @@
 Blocks of about equal width are attended to together, so that crowded and empty stretches cost what they hold.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 
@@ -13,11 +12,29 @@ from continua.axes import Grid
 from continua.axes.grid import absent
 from continua.errors import MaskError
 from continua.operators.attention.fused import fused_with
-from continua.operators.attention.plan import Plan
+from continua.operators.attention.plan import Plan, Scores
 from continua.typing import Tensor
 
 ROWS = 128  # queries of one block: enough for the matrix products, few enough that a narrow run stays narrow
 PAIRS = 1 << 21  # pairs at a time: bounds the bytes of their bias
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of queries of like width, with the run of sources that each may see."""
+
+    sample: Tensor  # whose they are [m]
+    rows: Tensor  # queries [m, r]; n: none
+    sources: Tensor  # [m, w]
+    inside: Tensor  # whether each source is one of the run [m, w]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """All blocks, in groups of like width; ``samples`` is one where all samples share them."""
+
+    groups: list[Blocks]
+    samples: int
 
 
 def stamps(grid: Grid, kernel: str) -> tuple[Tensor, Tensor]:
@@ -37,11 +54,10 @@ def sorted_along(where: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
 
 def runs(
     queries: tuple[Tensor, Tensor], sources: tuple[Tensor, Tensor], before: float, after: float, most: Tensor
-) -> dict[str, Any]:
+) -> Runs:
     """For blocks of sorted queries, the sources from ``before`` under the first to ``after`` over the last query.
 
-    Returns ``groups`` of blocks of like width: ``sample`` [m], ``rows`` [m, r] (n: none), ``sources`` [m, w], and
-    whether each is one (``inside``). At most the first ``most`` [samples] sources of a run are taken, so that a circle
+    At most the first ``most`` [samples] sources of a run are taken, so that a circle
     is seen once.
     """
     (where, order), (found, numbers) = queries, sources
@@ -65,20 +81,21 @@ def runs(
         inside = torch.arange(span, device=where.device) < wide[taken, None]
         inside = inside & (place < found.shape[-1])
         picked = numbers[sample[taken, None], place.clamp_max(found.shape[-1] - 1)]
-        groups.append({"sample": sample[taken], "rows": rows[taken], "sources": picked, "inside": inside})
-    return {"groups": groups, "samples": samples}
+        groups.append(Blocks(sample[taken], rows[taken], picked, inside))
+    return Runs(groups, samples)
 
 
-def attend_runs(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: Mapping[str, Any]) -> Tensor:
+def attend_runs(q: Tensor, k: Tensor, v: Tensor, plan: Plan, scores: Scores) -> Tensor:
     """Softmax attention in every block, with the bias that ``plan`` gives its pairs."""
     b, h, n, e = q.shape
     flat = {"q": _rows(q), "k": _rows(k), "v": _rows(v)}
     targets, answers = [], []
-    for group in _parts(args["quick"], h, b):
-        sample, rows, sources = (group[name] for name in ("sample", "rows", "sources"))
-        bias = bias_of(plan, args, group, q)
+    for group in _parts(scores.prepared, h, b):
+        sample = group.sample
+        rows = group.rows
+        bias = bias_of(plan, scores, group, q)
         taken = flat["q"][sample[:, None] * n + rows.clamp_max(n - 1)].transpose(1, 2)
-        keys, values = (flat[name][sample[:, None] * k.shape[2] + sources].transpose(1, 2) for name in "kv")
+        keys, values = (flat[name][sample[:, None] * k.shape[2] + group.sources].transpose(1, 2) for name in "kv")
         mixed = fused_with(bias, taken, keys, values, plan.scale, h != k.shape[1])
         targets.append(torch.where(rows < n, sample[:, None] * n + rows, b * n).flatten())
         answers.append(_rows(mixed))
@@ -87,9 +104,12 @@ def attend_runs(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: Mapping[str, 
     return out[:-1].view(b, n, h, e).transpose(1, 2)
 
 
-def bias_of(plan: Plan, args: Mapping[str, Any], group: Mapping[str, Tensor], like: Tensor) -> Tensor:
+def bias_of(plan: Plan, scores: Scores, group: Blocks, like: Tensor) -> Tensor:
     """The bias of the pairs of some blocks: [blocks, 1 or h, r, w]."""
-    sample, rows, sources, inside = (group[name] for name in ("sample", "rows", "sources", "inside"))
+    sample = group.sample
+    inside = group.inside
+    sources = group.sources
+    t = cast(Tensor, scores.t)
 
     def read(values: Tensor, picked: Tensor, tail: int) -> Tensor:
         """Entries of each block's own sample; one sample may serve all."""
@@ -98,33 +118,31 @@ def bias_of(plan: Plan, args: Mapping[str, Any], group: Mapping[str, Tensor], li
         return values[place[:, None], picked]
 
     nothing = absent(torch.float32)
-    weights = read(args["log_weights"], sources, 0) if plan.weighted else inside.to(like.dtype) * 0
-    block = {
-        "t": read(args["t"], rows.clamp_max(args["t"].shape[-2] - 1), 1),
-        "s": read(args["s"], sources, 1),
-        "log_weights": torch.where(inside, weights, nothing),
-        "log_left": None,
-        "pairs": None,
-        "position": args["position"],
-    }
-    if plan.split_cell:
-        block["log_left"] = torch.where(inside, read(args["log_left"], sources, 0), nothing)
-    return replace(plan, weighted=True).pair_bias(slice(0, rows.shape[-1]), like, block)
+    weights = read(cast(Tensor, scores.log_weights), sources, 0) if plan.weighted else inside.to(like.dtype) * 0
+    left = read(cast(Tensor, scores.log_left), sources, 0) if plan.split_cell else None
+    block = Scores(
+        t=read(t, group.rows.clamp_max(t.shape[-2] - 1), 1),
+        s=read(cast(Tensor, scores.s), sources, 1),
+        position=scores.position,
+        log_weights=torch.where(inside, weights, nothing),
+        log_left=None if left is None else torch.where(inside, left, nothing),
+    )
+    return replace(plan, weighted=True).pair_bias(slice(0, group.rows.shape[-1]), like, block)
 
 
-def check_runs(plan: Plan, args: Mapping[str, Any], t: Grid) -> None:
+def check_runs(plan: Plan, scores: Scores, t: Grid) -> None:
     """Every observed query must see at least one observed source."""
     like = t.weights
     _, observed = stamps(t, "attention in runs")
-    for group in _parts(args["quick"], 1, len(observed)):
-        seen = (bias_of(plan, args, group, like) > absent(like.dtype) / 2).any(-1).any(1)
-        rows = group["rows"]
-        here = (rows < len(t)) & observed[group["sample"][:, None], rows.clamp_max(len(t) - 1)]
+    for group in _parts(scores.prepared, 1, len(observed)):
+        seen = (bias_of(plan, scores, group, like) > absent(like.dtype) / 2).any(-1).any(1)
+        rows = group.rows
+        here = (rows < len(t)) & observed[group.sample[:, None], rows.clamp_max(len(t) - 1)]
         if bool((here & ~seen).any()):
             blind = (here & ~seen).nonzero()[0].tolist()
             raise MaskError(
                 "an observed query has no key left to attend to",
-                got=f"query {int(rows[blind[0], blind[1]])} of sample {int(group['sample'][blind[0]])}",
+                got=f"query {int(rows[blind[0], blind[1]])} of sample {int(group.sample[blind[0]])}",
                 remedy="Allow it at least one key, or mark the query itself as absent with observed=False.",
             )
 
@@ -134,15 +152,21 @@ def _rows(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(0, 1)
 
 
-def _parts(made: Mapping[str, Any], heads: int, samples: int) -> list[dict[str, Tensor]]:
+def _parts(made: Runs, heads: int, samples: int) -> list[Blocks]:
     """The groups in pieces of bounded size; blocks that all samples share are repeated for each."""
     pieces = []
-    for group in made["groups"]:
-        if made["samples"] == 1 and samples > 1:
-            count, device = len(group["sample"]), group["sample"].device
-            group = {name: x.repeat(samples, *[1] * (x.dim() - 1)) for name, x in group.items()}
-            group["sample"] = torch.arange(samples, device=device).repeat_interleave(count)
-        step = max(1, PAIRS // (group["rows"].shape[-1] * group["sources"].shape[-1] * heads))
-        total = len(group["sample"])
-        pieces += [{name: x[i : i + step] for name, x in group.items()} for i in range(0, total, step)]
+    for group in made.groups:
+        if made.samples == 1 and samples > 1:
+            group = _repeated(group, samples)
+        step = max(1, PAIRS // (group.rows.shape[-1] * group.sources.shape[-1] * heads))
+        for i in range(0, len(group.sample), step):
+            some = slice(i, i + step)
+            pieces.append(Blocks(group.sample[some], group.rows[some], group.sources[some], group.inside[some]))
     return pieces
+
+
+def _repeated(group: Blocks, samples: int) -> Blocks:
+    """The blocks once for each sample."""
+    owner = torch.arange(samples, device=group.sample.device).repeat_interleave(len(group.sample))
+    rows, sources, inside = (x.repeat(samples, 1) for x in (group.rows, group.sources, group.inside))
+    return Blocks(owner, rows, sources, inside)

@@ -7,12 +7,11 @@ from their mean, which leaves the weights as they are and brings the sums of t a
 (Sources that are used again in every batch correct nothing: they only repeat their error.)
 """
 
-from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 import torch
 
-from continua.operators.attention.plan import Plan
+from continua.operators.attention.plan import Plan, Scores
 from continua.typing import Tensor
 
 CHUNK = 1024  # sources or queries at a time
@@ -21,20 +20,20 @@ FAR = 60.0  # e^60 is beyond use and within float32
 
 def pick(x: Tensor, index: Tensor) -> Tensor:
     """Rows ``index`` [samples, m] of x [b, h, n, e]; one sample may serve all."""
-    index = index.expand(len(x), -1)
+    index = index.expand(x.shape[0], -1)
     return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[-1]))
 
 
 def attend_controlled(
-    q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: Mapping[str, Any], drawn: tuple[Tensor, Tensor]
+    q: Tensor, k: Tensor, v: Tensor, plan: Plan, scores: Scores, index: Tensor, omega: Tensor
 ) -> Tensor:
     """The ratio of the corrected sums; a row whose corrected normaliser nearly vanishes keeps the plain ratio."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1).to(dtype) for x in (k, v))
-    (index, omega), known = drawn, args["quick"]["controls"]
-    weights = k.new_zeros(1, k.shape[2]) if args["log_weights"] is None else args["log_weights"].to(dtype)
+    known = scores.prepared.controls
+    weights = k.new_zeros(1, k.shape[2]) if scores.log_weights is None else scores.log_weights.to(dtype)
     weights = weights.reshape(-1, k.shape[2]).log_softmax(-1)  # [samples, s], of mass one
-    k = k - torch.einsum("bs,bhse->bhe", weights.exp().expand(len(k), -1), k)[:, :, None]
+    k = k - torch.einsum("bs,bhse->bhe", weights.exp().expand(k.shape[0], -1), k)[:, :, None]
     wide = plan.scale * q.to(dtype)
     few, values, omega = pick(k, index), pick(v, index), omega.to(dtype)
     controls = pick(wide, known)
@@ -44,13 +43,13 @@ def attend_controlled(
         _sums(controls, k[:, :, i : i + CHUNK], v[:, :, i : i + CHUNK], weights[:, i : i + CHUNK], level)
         for i in range(0, k.shape[2], CHUNK)
     ) - _sums(controls, few, values, omega, level)
-    owner = nearest_control(args["t"], known)
+    owner = nearest_control(cast(Tensor, scores.t), known)
     answers = []
     for start in range(0, q.shape[2], CHUNK):
         rows = slice(start, start + CHUNK)
-        scores = wide[:, :, rows] @ few.mT + omega[:, None, None]
-        top = scores.detach().amax(-1, keepdim=True)
-        sums = _with_ones((scores - top).exp(), values)
+        near = wide[:, :, rows] @ few.mT + omega[:, None, None]
+        top = near.detach().amax(-1, keepdim=True)
+        sums = _with_ones((near - top).exp(), values)
         mine = owner[:, rows]
         better = sums + (pick(level, mine) - top).clamp_max(FAR).exp() * pick(error, mine)
         chosen = torch.where(better[..., -1:] > 0.1 * sums[..., -1:], better, sums)
@@ -71,7 +70,7 @@ def _with_ones(weights: Tensor, v: Tensor) -> Tensor:
 def nearest_control(nodes: Tensor, known: Tensor) -> Tensor:
     """The number of the control next to each query: [samples, t]."""
     nodes = nodes.detach().reshape(-1, *nodes.shape[-2:])
-    samples = max(len(nodes), len(known))
+    samples = max(nodes.shape[0], known.shape[0])
     nodes, known = nodes.expand(samples, -1, -1), known.expand(samples, -1)
     there = nodes.gather(1, known[..., None].expand(-1, -1, nodes.shape[-1]))
     found = [torch.cdist(part, there).argmin(-1) for part in nodes.split(CHUNK, 1)]

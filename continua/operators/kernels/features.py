@@ -1,28 +1,48 @@
 """Linear attention: e^⟨x, y⟩ as a mean of products of positive random features, with its normaliser."""
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 
+from continua import constants
 from continua.axes import Grid
 from continua.config import register
 from continua.errors import ConfigError
-from continua.operators.attention.plan import Plan, part
+from continua.operators.attention.plan import Plan, Scores
 from continua.operators.kernels.kernel import Dot
 from continua.operators.kernels.sampled import only_causal, overhang
-from continua.operators.position import Position
-from continua.typing import PerQuery, PerSource, Tensor
+from continua.typing import Float, PerQuery, PerSource, Tensor
 
 ROWS = 256  # tokens of a causal block
 FEATURES = 1 << 16  # features at a time, of one head: what stays in a processor's cache
 
 
+_kept = constants.Cache(64)
+
+
+def directions(
+    m: int, width: int, seed: int, step: int, device: torch.device, dtype: torch.dtype
+) -> Float[Tensor, "m e"]:
+    """m normal directions [m, width], orthogonal within each group of ``width`` (Yu et al. 2016)."""
+    return _constant(m, width, seed, step, device, dtype)[0]
+
+
+@torch.compiler.assume_constant_result
+def _constant(m: int, width: int, seed: int, step: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor]:
+    key = (m, width, seed, step, device, dtype)
+    return (_kept.get(key, lambda: constants.tensor(_directions(m, width, seed, step), device, dtype)),)
+
+
 @functools.lru_cache(maxsize=64)
-def directions(m: int, width: int, seed: int, step: int = 0) -> Tensor:
-    """m normal directions [m, width] in float64, orthogonal within each group of ``width`` (Yu et al. 2016)."""
+def _directions(m: int, width: int, seed: int, step: int) -> Any:
+    """As an array in float64."""
+    with constants.outside_modes():
+        return _drawn(m, width, seed, step).numpy()
+
+
+def _drawn(m: int, width: int, seed: int, step: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
     count = -(-m // width)
     square = torch.randn(count, width, width, generator=generator, dtype=torch.float64)
@@ -56,23 +76,23 @@ class PositiveFeatures(Dot):
         """The same kernel with the features of another step."""
         return replace(self, step=step)
 
-    def prepare(self, plan: Plan, args: dict[str, Any], t: Grid, s: Grid) -> dict[str, Any]:
-        """Nothing but whether it is causal, and what equal stamps ask for."""
+    def prepare(self, plan: Plan, scores: Scores, t: Grid, s: Grid) -> int | None:
+        """What equal stamps ask for behind a causal block; None where all is seen."""
         dot_alone(plan, "PositiveFeatures")
-        return {"over": overhang(t, ROWS)} if only_causal(plan, "PositiveFeatures") else {}
+        return overhang(t, ROWS) if only_causal(plan, "PositiveFeatures") else None
 
-    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, args: Any) -> PerQuery:
+    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, scores: Any) -> PerQuery:
         """φ(q)·Σ φ(k) w V over φ(q)·Σ φ(k) w."""
         dtype = torch.promote_types(q.dtype, torch.float32)
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
         x, y, v = plan.scale**0.5 * q.to(dtype), plan.scale**0.5 * k.to(dtype), v.to(dtype)
-        omega = directions(self.m, q.shape[-1], self.seed, self.step).to(x)
-        weights = args["log_weights"].to(dtype) if plan.weighted else x.new_zeros(x.shape[0], y.shape[2])
-        weights = weights.reshape(-1, 1, y.shape[2]).expand(len(x), x.shape[1], -1)
-        if "over" in args["quick"]:
+        omega = directions(self.m, q.shape[-1], self.seed, self.step, x.device, x.dtype)
+        weights = scores.log_weights.to(dtype) if plan.weighted else x.new_zeros(x.shape[0], y.shape[2])
+        weights = weights.reshape(-1, 1, y.shape[2]).expand(x.shape[0], x.shape[1], -1)
+        if scores.prepared is not None:
             bank = Bank.of(omega, x.new_full((1, 1), 2.0 * q.shape[-1] * plan.scale))
-            return _causal(x, y, v, bank, plan, {**args, "weights": weights}).to(q.dtype)
-        x, y, weights, size = _centred(x, y, weights, args["present"])
+            return _causal(x, y, v, bank, plan, scores, weights).to(q.dtype)
+        x, y, weights, size = _centred(x, y, weights, scores.present)
         bank, step = Bank.of(omega, size), max(64, FEATURES // self.m)
         sums = _Sums.none(y, v, omega)
         for start in range(0, y.shape[2], step):
@@ -84,7 +104,7 @@ class PositiveFeatures(Dot):
 
 def dot_alone(plan: Plan, kernel: str) -> None:
     """Refuse a bias of each pair: the scores must be dot products."""
-    if type(plan.position).pair_bias is not Position.pair_bias:
+    if plan.position.has_pair_bias:
         got, remedy = type(plan.position).__name__, "Use Rotary() positions, or kernel=FewSources(…)."
         raise ConfigError(f"{kernel} has no place for a bias of each pair", got=got, remedy=remedy)
 
@@ -180,13 +200,14 @@ def _balanced(c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     return torch.linalg.solve_triangular(low, eye, upper=False).mT @ p, low @ inverse
 
 
-def _causal(x: Tensor, y: Tensor, v: Tensor, bank: Bank, plan: Plan, args: Mapping[str, Any]) -> Tensor:
+def _causal(x: Tensor, y: Tensor, v: Tensor, bank: Bank, plan: Plan, scores: Scores, weights: Tensor) -> Tensor:
     """Block by block: the sums of all earlier blocks, and the pairs within the block under the mask."""
-    sums, answers, over = _Sums.none(y, v, bank.omega), [], args["quick"]["over"]
+    sums = _Sums.none(y, v, bank.omega)
+    answers = []
     for start in range(0, x.shape[2], ROWS):
-        rows, keys = slice(start, start + ROWS), slice(start, start + ROWS + over)
+        rows, keys = slice(start, start + ROWS), slice(start, start + ROWS + scores.prepared)
         queries, own = bank.logs(x[:, :, rows]), bank.logs(y[:, :, keys])
-        bias = plan.pair_bias(slice(0, ROWS), x, part(args, rows, keys))
+        bias = plan.pair_bias(slice(0, ROWS), x, scores.part(rows, keys))
         largest = own.detach().amax((-2, -1), keepdim=True)
         most = bias.detach().amax(-1, keepdim=True)  # a first row may own next to nothing: the left part of its cell
         top = torch.maximum(sums.level, largest + most)
@@ -195,5 +216,5 @@ def _causal(x: Tensor, y: Tensor, v: Tensor, bank: Bank, plan: Plan, args: Mappi
         here = torch.cat([pairs @ v[:, :, keys], pairs.sum(-1, keepdim=True)], -1)
         answers.append(ratio((sums.level - top).exp() * (features @ sums.values) + (largest + most - top).exp() * here))
         block = v[:, :, rows].shape[2]
-        sums = sums.with_keys(own[:, :, :block] + args["weights"][:, :, rows, None], v[:, :, rows])
+        sums = sums.with_keys(own[:, :, :block] + weights[:, :, rows, None], v[:, :, rows])
     return torch.cat(answers, 2)

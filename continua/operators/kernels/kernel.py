@@ -52,11 +52,11 @@ class Subquadratic(Kernel, Protocol):
         """The exact kernel and mask that this one stands for under ``mask``."""
         ...
 
-    def prepare(self, plan: Any, args: dict[str, Any], t: Grid, s: Grid) -> dict[str, Any]:
+    def prepare(self, plan: Any, scores: Any, t: Grid, s: Grid) -> Any:
         """What depends on the nodes alone, made once for all depths; refuses what it cannot serve."""
         ...
 
-    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, args: Any) -> PerQuery:
+    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, scores: Any) -> PerQuery:
         """∫ α(t, s) V(s) dμ(s), or its approximation."""
         ...
 

@@ -1,15 +1,17 @@
 """Exact attention to a few sources of each query: neighbours in time, or in phase. No pair outside is looked at."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 
-from continua.axes import Grid
+from continua import constants
+from continua.axes import Grid, counting
+from continua.checks import looking
 from continua.config import register
 from continua.errors import ConfigError
-from continua.operators.attention.plan import Plan
-from continua.operators.kernels.blocks import attend_runs, check_runs, runs, sorted_along, stamps
+from continua.operators.attention.plan import Plan, Scores
+from continua.operators.kernels.blocks import Blocks, Runs, attend_runs, check_runs, runs, sorted_along, stamps
 from continua.operators.kernels.kernel import Dot, Kernel, Softmax
 from continua.operators.mask import Mask, Strided, Window
 from continua.typing import PerQuery, PerSource, Tensor
@@ -35,9 +37,9 @@ class _Blocks(Dot):
     is_exact: ClassVar[bool] = True
     order: ClassVar[float] = torch.inf
 
-    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, args: Any) -> PerQuery:
+    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, scores: Any) -> PerQuery:
         """Softmax attention block by block."""
-        return attend_runs(q, k, v, plan, args)
+        return attend_runs(q, k, v, plan, scores)
 
 
 @register
@@ -59,18 +61,23 @@ class Local(_Blocks):
         window = Window(self.radius)
         return Softmax(self.temperature), window if mask is None else window & mask
 
-    def prepare(self, plan: Plan, args: dict[str, Any], t: Grid, s: Grid) -> dict[str, Any]:
+    def prepare(self, plan: Plan, scores: Scores, t: Grid, s: Grid) -> Runs:
         """Blocks of queries and the sources within the radius of some query of the block."""
+        causal = plan.mask is not None and plan.mask.is_causal
+        made = counted_runs(self, t, causal) if plan.itself and t.is_counting and t.is_ordered else None
+        made = self.runs(t, s, plan.itself, causal) if made is None else made
+        if plan.unsure and looking():
+            check_runs(plan, replace(scores, prepared=made), t)
+        return made
+
+    def runs(self, t: Grid, s: Grid, itself: bool, causal: bool) -> Runs:
+        """The blocks of these stamps."""
         before = (1 + SLACK) * self.radius + _rounding(t, s)
-        after = 0.0 if plan.mask is not None and plan.mask.is_causal else before
         queries = sorted_along(*stamps(t, "Local"))
-        sources = queries if plan.itself else sorted_along(*stamps(s, "Local"))
+        sources = queries if itself else sorted_along(*stamps(s, "Local"))
         queries, sources = _alike(queries, sources)
         most = torch.full((len(queries[0]),), len(s), device=queries[0].device)
-        made = runs(queries, sources, before, after, most)
-        if plan.unsure:
-            check_runs(plan, {**args, "quick": made}, t)
-        return made
+        return runs(queries, sources, before, 0.0 if causal else before, most)
 
 
 @register
@@ -94,21 +101,47 @@ class Comb(_Blocks):
         teeth = Strided(self.stride, self.width)
         return Softmax(self.temperature), teeth if mask is None else teeth & mask
 
-    def prepare(self, plan: Plan, args: dict[str, Any], t: Grid, s: Grid) -> dict[str, Any]:
+    def prepare(self, plan: Plan, scores: Scores, t: Grid, s: Grid) -> Runs:
         """Blocks of queries along the phase; sources one turn before and after stand for the circle."""
+        made = counted_runs(self, t, False) if plan.itself and t.is_counting and t.is_ordered else None
+        made = self.runs(t, s, plan.itself, False) if made is None else made
+        if plan.unsure and looking():
+            check_runs(plan, replace(scores, prepared=made), t)
+        return made
+
+    def runs(self, t: Grid, s: Grid, itself: bool, causal: bool) -> Runs:
+        """The blocks of these stamps."""
         reach = self.width / 2 + SLACK * self.stride + _rounding(t, s)
         times, observed = stamps(t, "Comb")
         queries = sorted_along(times.remainder(self.stride), observed)
-        own = (times, observed) if plan.itself else stamps(s, "Comb")
+        own = (times, observed) if itself else stamps(s, "Comb")
         phase, numbers = sorted_along(own[0].remainder(self.stride), own[1])
         turns = torch.cat([phase + turn * self.stride for turn in (-1, 0, 1)], -1).sort(dim=-1, stable=True)
         sources = turns.values, numbers.repeat(1, 3).gather(-1, turns.indices)
         queries, sources = _alike(queries, sources)
         present = own[1].sum(-1).clamp_min(1).expand(len(queries[0]))
-        made = runs(queries, sources, reach, reach, present)
-        if plan.unsure:
-            check_runs(plan, {**args, "quick": made}, t)
-        return made
+        return runs(queries, sources, reach, reach, present)
+
+
+_kept = constants.Cache(256)
+
+
+def counted_runs(kernel: Local | Comb, t: Grid, causal: bool) -> Runs:
+    """The blocks of counted tokens in order: known from their number alone, so no value is read."""
+    device = t.nodes.device
+    key = (kernel, t.start, len(t), causal, device)
+
+    def make() -> Runs:
+        with constants.outside_modes():
+            tokens = counting(len(t), torch.empty((), dtype=torch.float64), t.start)
+            made = kernel.runs(tokens, tokens, True, causal)
+            arrays = [[x.numpy() for x in (one.sample, one.rows, one.sources, one.inside)] for one in made.groups]
+        groups = [
+            [constants.tensor(x, device, torch.bool if x.dtype == bool else torch.long) for x in a] for a in arrays
+        ]
+        return Runs([Blocks(*group) for group in groups], made.samples)
+
+    return _kept.get(key, make)
 
 
 Pair = tuple[Tensor, Tensor]

@@ -7,7 +7,7 @@ import torch
 
 from continua.axes import GaussLegendre, Grid, Rule
 from continua.config import register
-from continua.operators.attention.plan import Plan
+from continua.operators.attention.plan import Plan, Scores
 from continua.operators.kernels.control_variates import pick
 from continua.operators.kernels.features import dot_alone
 from continua.operators.kernels.kernel import Dot
@@ -15,6 +15,14 @@ from continua.operators.kernels.sampled import at_quantiles, in_time, masses, on
 from continua.typing import PerQuery, PerSource, Tensor
 
 CHUNK = 1024  # tokens at a time
+
+
+@dataclass(frozen=True)
+class Landmarks:
+    """The numbers [samples, m] of the tokens that stand for all."""
+
+    keys: Tensor
+    queries: Tensor
 
 
 @register
@@ -32,29 +40,30 @@ class Nystrom(Dot):
     is_exact: ClassVar[bool] = False
     order: ClassVar[float] = torch.inf
 
-    def prepare(self, plan: Plan, args: dict[str, Any], t: Grid, s: Grid) -> dict[str, Any]:
+    def prepare(self, plan: Plan, scores: Scores, t: Grid, s: Grid) -> "Landmarks":
         """The numbers of the landmarks among queries and keys."""
         only_causal(plan, "Nystrom", causal=False)
         dot_alone(plan, "Nystrom")
         nodes, _ = reference(self.rule)
         there = at_quantiles(masses(s), nodes, in_time(s))
-        return {"keys": there, "queries": there if plan.itself else at_quantiles(masses(t), nodes, in_time(t))}
+        return Landmarks(there, there if plan.itself else at_quantiles(masses(t), nodes, in_time(t)))
 
-    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, args: Any) -> PerQuery:
+    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, scores: Any) -> PerQuery:
         """C A⁺ (R w V) over C A⁺ (R w 1)."""
         dtype = torch.promote_types(q.dtype, torch.float32)
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1).to(dtype) for x in (k, v))
-        x, made = plan.scale * q.to(dtype), args["quick"]
-        queries, keys = pick(x, made["queries"]), pick(k, made["keys"])
-        weights = args["log_weights"].to(dtype).reshape(-1, 1, 1, k.shape[2]) if plan.weighted else None
+        x = plan.scale * q.to(dtype)
+        queries = pick(x, scores.prepared.queries)
+        keys = pick(k, scores.prepared.keys)
+        weights = scores.log_weights.to(dtype).reshape(-1, 1, 1, k.shape[2]) if plan.weighted else None
         right, level = _integrals(queries, k, v, weights)
         # rows of A and R are divided alike, so A⁺R stays; rows of C drop out of the ratio
         inner = (queries.double() @ keys.double().mT - level).exp()
         through = _solved(inner, right.double(), torch.finfo(dtype).eps ** 0.5).to(dtype)
         answers = []
         for rows in x.split(CHUNK, 2):
-            scores = rows @ keys.mT
-            sums = (scores - scores.detach().amax(-1, keepdim=True)).exp() @ through
+            near = rows @ keys.mT
+            sums = (near - near.detach().amax(-1, keepdim=True)).exp() @ through
             answers.append(sums[..., :-1] / _away_from_zero(sums[..., -1:]))
         return torch.cat(answers, 2).to(q.dtype)
 

@@ -1,18 +1,20 @@
 """A few sources that stand for all: nodes of a quadrature rule over the cumulated measure of the sources."""
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import torch
 from torch import nn
 
-from continua.axes import Grid, Rule
+from continua import constants
+from continua.axes import Grid, Lattice, MonteCarlo, Rule, Sobol
+from continua.checks import refuse_in_graph
 from continua.config import register
 from continua.errors import ConfigError, MaskError
 from continua.operators.attention.fused import attend_blocked, attend_fused, fused_with
-from continua.operators.attention.plan import Plan, part
+from continua.operators.attention.plan import Plan, Scores
 from continua.operators.kernels.control_variates import attend_controlled, pick
 from continua.operators.kernels.kernel import Dot
 from continua.operators.mask import Causal
@@ -22,20 +24,21 @@ from continua.typing import PerQuery, PerSource, Tensor
 ROWS = 128  # rows of a causal block: those see their own block exactly
 
 
+@torch.compiler.assume_constant_result
 @functools.lru_cache(maxsize=256)
-def reference(rule: Rule, step: int = 0) -> tuple[Tensor, Tensor]:
+def reference(rule: Rule, step: int = 0) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Nodes and weights of a rule on [0, 1]; the draw is a function of its seed and the step."""
-    seed = getattr(rule, "seed", None)
-    if step and seed is not None:
-        fresh = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        rule = replace(rule, seed=int(torch.randint(2**62, (), generator=fresh)))  # type: ignore[type-var]
-    nodes, weights = rule.reference(periodic=False)
-    return torch.from_numpy(nodes).double(), torch.from_numpy(weights).double()
+    with constants.outside_modes():
+        if step and isinstance(rule, MonteCarlo | Sobol | Lattice):
+            fresh = torch.Generator().manual_seed(rule.seed * 1_000_003 + step)
+            rule = replace(rule, seed=int(torch.randint(2**62, (), generator=fresh)))
+        nodes, weights = rule.reference(periodic=False)
+    return tuple(nodes.tolist()), tuple(weights.tolist())
 
 
 def masses(grid: Grid) -> Tensor:
     """The weights of each sample, [samples, n], in float64."""
-    return grid.weights.detach().double().reshape(-1, len(grid))
+    return grid.weights.detach().double().reshape(-1, grid.count)
 
 
 def in_time(grid: Grid) -> Tensor | None:
@@ -43,16 +46,16 @@ def in_time(grid: Grid) -> Tensor | None:
     if grid.is_ordered or grid.nodes.shape[-1] != 1:
         return None
     times, observed = torch.broadcast_tensors(grid.nodes[..., 0].detach(), grid.observed)
-    return torch.where(observed, times, torch.inf).reshape(-1, len(grid)).argsort(dim=-1, stable=True)
+    return torch.where(observed, times, torch.inf).reshape(-1, grid.count).argsort(dim=-1, stable=True)
 
 
-def at_quantiles(weights: Tensor, nodes: Tensor, order: Tensor | None = None) -> Tensor:
+def at_quantiles(weights: Tensor, nodes: tuple[float, ...], order: Tensor | None = None) -> Tensor:
     """The sources whose cells hold these parts of the mass: [samples, m]. An absent source holds none."""
     if order is not None:
         weights, order = torch.broadcast_tensors(weights, order)
         weights = weights.gather(-1, order)
     reached = weights.cumsum(-1)
-    wanted = nodes.to(reached) * reached[:, -1:]
+    wanted = constants.numbers(nodes, reached.device, reached.dtype) * reached[:, -1:]
     last = (reached < reached[:, -1:]).sum(-1, keepdim=True)
     found = torch.minimum(torch.searchsorted(reached, wanted.contiguous(), right=True), last)
     return found if order is None else order.gather(-1, found)
@@ -73,11 +76,24 @@ def overhang(t: Grid, rows: int) -> int:
     """How many tokens behind a block of rows may carry the stamp of its last one: equal stamps see each other."""
     if t.is_ordered:
         return 0
+    if torch.compiler.is_compiling():
+        remedy = "Use counted tokens or kernel=Softmax() there, or do not compile."
+        refuse_in_graph("how many stamps are equal is not known inside a compiled graph", "stamps", remedy)
     times, observed = torch.broadcast_tensors(t.nodes[..., 0].detach().double(), t.observed)
-    filled = torch.where(observed, times, -torch.inf).cummax(-1).values.reshape(-1, len(t))
+    filled = torch.where(observed, times, -torch.inf).cummax(-1).values.reshape(-1, t.count)
     ends = torch.arange(rows, len(t) + rows, rows, device=filled.device).clamp_max(len(t))
     last = filled[:, ends - 1].contiguous()
     return int((torch.searchsorted(filled, last, right=True) - ends).max())
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Which sources stand for all: of every row, or of the past of each causal block; and control queries."""
+
+    sources: Tensor | None = None  # [samples, m]
+    controls: Tensor | None = None
+    past: list[Tensor] = field(default_factory=list)
+    over: int = 0  # tokens behind a block that may carry its last stamp
 
 
 @register
@@ -108,58 +124,60 @@ class FewSources(Dot):
         """The same kernel with the draw of another step."""
         return replace(self, step=step)
 
-    def prepare(self, plan: Plan, args: dict[str, Any], t: Grid, s: Grid) -> dict[str, Any]:
+    def prepare(self, plan: Plan, scores: Scores, t: Grid, s: Grid) -> Drawn:
         """The numbers of the sources, of each causal block or of all rows."""
         nodes, _ = reference(self.rule, self.step)
         weights = masses(s)
         if not only_causal(plan, "FewSources"):
-            order = in_time(s)
-            made: dict[str, Any] = {"sources": at_quantiles(weights, nodes, order)}
+            sources = at_quantiles(weights, nodes, in_time(s))
+            controls = None
             if self.control:
                 if not _no_pairs(plan.position):
                     got, remedy = type(plan.position).__name__, "Use control=0, or Rotary() positions."
                     raise ConfigError("control variates need scores without a bias of pairs", got=got, remedy=remedy)
-                middles = (torch.arange(self.control).double() + 0.5) / self.control
-                made["controls"] = at_quantiles(masses(t), middles, in_time(t))
-            return made
+                middles = tuple((i + 0.5) / self.control for i in range(self.control))
+                controls = at_quantiles(masses(t), middles, in_time(t))
+            return Drawn(sources=sources, controls=controls)
         if self.control:
             got, remedy = "Causal()", "Use control=0 under a causal mask."
             raise MaskError("control variates need one set of sources for all rows", got=got, remedy=remedy)
         blocks = [at_quantiles(weights[:, :start], nodes) for start in range(ROWS, len(t), ROWS)]
-        return {"past": blocks, "over": overhang(t, ROWS)}
+        return Drawn(past=blocks, over=overhang(t, ROWS))
 
-    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, args: Any) -> PerQuery:
+    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, scores: Any) -> PerQuery:
         """Softmax attention to the sources."""
-        made, (_, omega) = args["quick"], reference(self.rule, self.step)
-        if "past" in made:
-            return self._causal(q, k, v, plan, args)
-        index = made["sources"]
-        weights = _carried(omega, args["log_weights"], index, q)
-        if "controls" in made:
-            return attend_controlled(q, k, v, plan, args, (index, weights))
+        index = scores.prepared.sources
+        if index is None:
+            return self._causal(q, k, v, plan, scores)
+        _, omega = reference(self.rule, self.step)
+        weights = _carried(omega, scores.log_weights, index, q)
+        if scores.prepared.controls is not None:
+            return attend_controlled(q, k, v, plan, scores, index, weights)
         near, values = pick(k, index), pick(v, index)
         if _no_pairs(plan.position):
             return attend_fused(q, near, values, plan.scale, False, weights[..., None, :])
-        some = _at_sources(args, index, weights)
-        made = replace(plan, weighted=True)
-        return attend_blocked(q, near, values, plan.scale, lambda rows: made.pair_bias(rows, q, some))
+        some = _at_sources(scores, index, weights)
+        weighted = replace(plan, weighted=True)
+        return attend_blocked(q, near, values, plan.scale, lambda rows: weighted.pair_bias(rows, q, some))
 
-    def _causal(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: Mapping[str, Any]) -> Tensor:
+    def _causal(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, scores: Scores) -> Tensor:
         """Each block of rows: its own tokens under the mask, and sources of the past that carry the past's mass."""
-        made, (_, omega) = args["quick"], reference(self.rule, self.step)
-        log_weights, answers = args["log_weights"] if plan.weighted else None, []
+        _, omega = reference(self.rule, self.step)
+        drawn: Drawn = scores.prepared
+        log_weights = scores.log_weights if plan.weighted else None
+        answers = []
         for i, start in enumerate(range(0, q.shape[2], ROWS)):
-            rows, keys = slice(start, start + ROWS), slice(start, start + ROWS + made["over"])
-            own = part(args, rows, keys)
+            rows, keys = slice(start, start + ROWS), slice(start, start + ROWS + drawn.over)
+            own = scores.part(rows, keys)
             bias = plan.pair_bias(slice(0, ROWS), q, own)
             near, values = k[:, :, keys], v[:, :, keys]
             if i:
-                index = made["past"][i - 1]
+                index = drawn.past[i - 1]
                 before = None if log_weights is None else log_weights[..., :start]
-                mass = torch.tensor(float(start)).log() if before is None else before.detach().logsumexp(-1)[..., None]
-                far = _carried(omega, before, index, q) + mass.to(q.device)
+                mass = math.log(start) if before is None else before.detach().logsumexp(-1)[..., None]
+                far = _carried(omega, before, index, q) + mass
                 past = replace(plan, weighted=True, split_cell=False, mask=None)
-                wide = past.pair_bias(slice(0, ROWS), q, {**_at_sources(args, index, far), "t": own["t"]})
+                wide = past.pair_bias(slice(0, ROWS), q, replace(_at_sources(scores, index, far), t=own.t))
                 lead = torch.broadcast_shapes(bias.shape[:2], wide.shape[:2])
                 bias = torch.cat([x.expand(*lead, *x.shape[2:]) for x in (bias, wide)], -1)
                 near, values = torch.cat([near, pick(k, index)], 2), torch.cat([values, pick(v, index)], 2)
@@ -167,30 +185,48 @@ class FewSources(Dot):
         return torch.cat(answers, 2)
 
 
+@runtime_checkable
+class Redrawn(Protocol):
+    """A kernel that draws something; ``fresh`` gives the draw of another step."""
+
+    def fresh(self, step: int) -> Any:
+        """The same kernel with another draw."""
+        ...
+
+
+@runtime_checkable
+class DrawsSources(Protocol):
+    """An operator whose kernel may be drawn anew."""
+
+    kernel: Any
+
+
 def redraw(model: nn.Module, step: int) -> nn.Module:
     """Give every kernel of a model that draws something the draw of this step, a function of its seed and the step."""
     for one in model.modules():
-        if hasattr(getattr(one, "kernel", None), "fresh"):
-            one.kernel = one.kernel.fresh(step)  # type: ignore[operator, union-attr]
+        if isinstance(one, DrawsSources) and isinstance(one.kernel, Redrawn):
+            one.kernel = one.kernel.fresh(step)
     return model
 
 
 def _no_pairs(position: Position) -> bool:
-    return type(position).pair_bias is Position.pair_bias
+    return not position.has_pair_bias
 
 
-def _carried(omega: Tensor, log_weights: Tensor | None, index: Tensor, like: Tensor) -> Tensor:
+def _carried(omega: tuple[float, ...], log_weights: Tensor | None, index: Tensor, like: Tensor) -> Tensor:
     """log ω, and the gradient of the measure: sources are drawn as they weigh, so only its value cancels."""
-    carried = omega.log().to(device=like.device, dtype=torch.promote_types(like.dtype, torch.float32))
+    logs = tuple(math.log(weight) for weight in omega)
+    carried = constants.numbers(logs, like.device, constants.at_least_single(like.dtype))
     if log_weights is None:
         return carried.expand(index.shape)
-    flat = log_weights.reshape(-1, log_weights.shape[-1]).expand(len(index), -1)
+    flat = log_weights.reshape(-1, log_weights.shape[-1]).expand(index.shape[0], -1)
     picked = flat.gather(-1, index)
     return carried + picked - picked.detach()
 
 
-def _at_sources(args: Mapping[str, Any], index: Tensor, weights: Tensor) -> dict[str, Any]:
+def _at_sources(scores: Scores, index: Tensor, weights: Tensor) -> Scores:
     """What ``Plan.pair_bias`` reads, for the sources of each sample."""
-    s = args["s"].reshape(-1, *args["s"].shape[-2:]).expand(len(index), -1, -1)
+    s = cast(Tensor, scores.s)
+    s = s.reshape(-1, *s.shape[-2:]).expand(index.shape[0], -1, -1)
     picked = s.gather(1, index[..., None].expand(-1, -1, s.shape[-1]))
-    return {**args, "s": picked, "log_weights": weights, "log_left": None, "pairs": None, "bias": None}
+    return replace(scores, s=picked, log_weights=weights, log_left=None, pairs=None, bias=None)

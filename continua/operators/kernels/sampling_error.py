@@ -7,7 +7,7 @@ import torch
 
 from continua.axes import Grid, counting
 from continua.errors import ShapeError
-from continua.operators.attention.plan import Plan, plan
+from continua.operators.attention.plan import Plan, Scores, plan
 from continua.operators.kernels.control_variates import nearest_control, pick
 from continua.operators.kernels.sampled import FewSources
 from continua.operators.position import Position
@@ -58,8 +58,8 @@ def spread(
     exact, variance, bias = _predicted(kernel, (q, k, v), grid, scale)
     found = []
     for step in range(1, draws + 1):
-        made, args = _plan(kernel.fresh(step), grid, scale)
-        found.append(made.attend(q, k, v, args) - exact)
+        made, drawn = _plan(kernel.fresh(step), grid, scale)
+        found.append(made.attend(q, k, v, drawn) - exact)
     off = torch.stack(found)
     size = _rms(exact)
     deviation = _rms(off - off.mean(0)) * math.sqrt(draws / (draws - 1)) / size
@@ -78,8 +78,18 @@ def _rms(x: Tensor) -> float:
     return float(x.square().mean().sqrt())
 
 
-def _plan(kernel: FewSources, grid: Grid, scale: float) -> tuple[Plan, dict[str, object]]:
-    return plan(grid, grid, mask=None, position=Position(), placed={}, kernel=(kernel, scale), pairs=None, itself=True)
+def _plan(kernel: FewSources, grid: Grid, scale: float) -> tuple[Plan, Scores]:
+    return plan(
+        grid,
+        grid,
+        mask=None,
+        position=Position(),
+        placed=None,
+        kernel=kernel,
+        scale=scale,
+        pairs=None,
+        itself=True,
+    )
 
 
 def _predicted(
@@ -87,7 +97,7 @@ def _predicted(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The exact answer, the variance and the bias of each of its numbers."""
     q, k, v = tensors
-    _, args = _plan(kernel, grid, scale)
+    _, drawn = _plan(kernel, grid, scale)
     measure = grid.log_weights.reshape(-1, 1, 1, q.shape[2]).log_softmax(-1)
     k = k - (measure.exp() @ k)  # as the control variate takes them; without one it changes nothing
     scores = scale * q @ k.mT
@@ -95,7 +105,7 @@ def _predicted(
     density = (scores - normaliser).exp()  # α/p
     exact = (density * measure.exp()) @ v
     if kernel.control:
-        known = args["quick"]["controls"]  # type: ignore[index]
+        known = drawn.prepared.controls
         owner = nearest_control(grid.nodes, known)
         density = density - (pick(scale * pick(q, known) @ k.mT, owner) - normaliser).exp()
 

@@ -1,7 +1,7 @@
 """Attention by distance alone: a convolution, done by the fast Fourier transform."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
 
 import torch
 
@@ -10,7 +10,7 @@ from continua.axes.grid import absent
 from continua.config import register
 from continua.errors import GridError, MaskError
 from continua.fields.basis import unit_coordinate
-from continua.operators.attention.plan import Plan
+from continua.operators.attention.plan import Plan, Scores
 from continua.operators.kernels.kernel import Kernel, Uniform
 from continua.operators.mask import Causal, Mask
 from continua.operators.position import Position
@@ -34,14 +34,14 @@ class Gaussian(Position):
         """Return the widths of the heads."""
         axis = self.axes.h
         u = (h.nodes[:, 0] + 0.5) / axis.n if isinstance(axis, Points) and axis.n else unit_coordinate(axis, h.nodes)
-        return {"width": self.near * (self.far / self.near) ** u}
+        return self.near * (self.far / self.near) ** u
 
     def pair_bias(
         self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"], args: Any
     ) -> Float[Tensor, "*bh t s"] | None:
         """−½ (distance/ℓ)², in any dimension."""
         square = sum((t[..., i : i + 1] - s[..., i : i + 1].mT).square() for i in range(t.shape[-1]))
-        return -0.5 * torch.as_tensor(square)[..., None, :, :] / args["width"].to(s).square()[:, None, None]
+        return -0.5 * torch.as_tensor(square)[..., None, :, :] / args.to(s).square()[:, None, None]
 
 
 @register
@@ -74,32 +74,32 @@ class Stationary:
         """The bias alone, pair by pair."""
         return Uniform(), mask
 
-    def prepare(self, plan: Plan, args: dict[str, Any], t: Grid, s: Grid) -> dict[str, Any]:
-        """See that the stamps are uniform."""
+    def prepare(self, plan: Plan, scores: Scores, t: Grid, s: Grid) -> Tensor | None:
+        """See that the stamps are uniform; return even stamps for absent tokens, where there are some."""
         if plan.mask is not None and not isinstance(plan.mask, Causal):
             remedy = "Use kernel=Uniform() there, which takes every mask."
             raise MaskError("Stationary takes no mask but Causal()", got=plan.mask, remedy=remedy)
         if not plan.itself or t.nodes.shape[-1] != 1:
             got = "another field's" if t.nodes.shape[-1] == 1 else f"{t.nodes.shape[-1]}-dimensional points"
             raise GridError("Stationary convolves along its own times", got=got, remedy="Use kernel=Uniform() there.")
-        return {"lattice": _lattice(t)}
+        return _lattice(t)
 
-    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, args: Any) -> PerQuery:
+    def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, scores: Any) -> PerQuery:
         """Two convolutions and a quotient."""
         dtype, n = torch.promote_types(q.dtype, torch.float32), q.shape[2]
         v = v.repeat_interleave(q.shape[1] // v.shape[1], 1).to(dtype)
-        log_weights = args["log_weights"].to(dtype) if plan.weighted else v.new_zeros(n)
+        log_weights = scores.log_weights.to(dtype) if plan.weighted else v.new_zeros(n)
         weights = log_weights.reshape(-1, 1, n, 1).exp()
         values = torch.cat([weights * v, weights.expand(*v.shape[:3], 1)], -1)
-        taps = _taps(plan, args, dtype)
+        taps = _taps(plan, scores, dtype)
         kernel, top = _raised(taps, plan.mask is not None, plan.split_cell)
         sums = _convolved(kernel, values)
         if plan.split_cell:
-            part = (args["log_left"].to(dtype).reshape(-1, 1, n, 1) + taps[..., n - 1 : n, None] - top).exp()
+            part = (scores.log_left.to(dtype).reshape(-1, 1, n, 1) + taps[..., n - 1 : n, None] - top).exp()
             sums = sums + part * torch.cat([v, torch.ones_like(v[..., :1])], -1)
         faint = sums[..., -1] <= FAINT * sums[..., -1].amax(-1, keepdim=True)
         out = sums[..., :-1] / torch.where(faint, 1.0, sums[..., -1])[..., None]
-        out = _directly(out, faint, v, plan, args) if bool(_seen(faint, args["present"]).any()) else out
+        out = _directly(out, faint, v, plan, scores) if bool(_seen(faint, scores.present).any()) else out
         return (out + 0 * (q.sum(-1, keepdim=True) + k.sum())).to(q.dtype)  # no gradient is zero, not missing
 
 
@@ -125,18 +125,19 @@ def _lattice(t: Grid) -> Tensor | None:
     return even[..., None] if t.has_gaps else None
 
 
-def _taps(plan: Plan, args: Any, dtype: torch.dtype) -> Tensor:
+def _taps(plan: Plan, scores: Scores, dtype: torch.dtype) -> Tensor:
     """The bias at every distance (n−1)δ … −(n−1)δ of source and query: [*b, 1 or h, 2n − 1], from far past to future.
 
     Entry j belongs to t − s = (j − n + 1)δ.
     """
-    times, lattice = args["t"], args["quick"]["lattice"]
-    if lattice is not None:
-        times = torch.where((args["log_weights"] > absent(times.dtype) / 2)[..., None], times, lattice.to(times))
+    times = cast(Tensor, scores.t)
+    lattice = scores.prepared
+    if lattice is not None and scores.log_weights is not None:
+        times = torch.where((scores.log_weights > absent(times.dtype) / 2)[..., None], times, lattice.to(times))
     # both halves from the stamps themselves: their differences are those that pairs have
     past, future = times - times[..., :1, :], times[..., :-1, :] - times[..., -1:, :]
     gaps = torch.cat([future, past], -2)
-    bias = plan.position.pair_bias(gaps, torch.zeros_like(gaps[..., :1, :]), args["position"])
+    bias = plan.position.pair_bias(gaps, torch.zeros_like(gaps[..., :1, :]), scores.position)
     bias = gaps.new_zeros(1, *gaps.shape[-2:-1]) if bias is None else bias[..., 0]
     return bias.to(dtype).reshape(-1, *bias.shape[-2:])
 
@@ -178,12 +179,12 @@ def _seen(faint: Tensor, present: Tensor | None) -> Tensor:
     return faint if present is None else faint & present[..., None, :]
 
 
-def _directly(out: Tensor, faint: Tensor, v: Tensor, plan: Plan, args: Any) -> Tensor:
+def _directly(out: Tensor, faint: Tensor, v: Tensor, plan: Plan, scores: Scores) -> Tensor:
     """The rows that are faint in any head or sample, pair by pair."""
-    rows = _seen(faint, args["present"]).flatten(0, 1).any(0).nonzero()[:, 0]
+    rows = _seen(faint, scores.present).flatten(0, 1).any(0).nonzero()[:, 0]
     answers = []
     for some in rows.split(256):
-        bias = plan.pair_bias(slice(None), v, {**args, "t": args["t"][..., some, :]})
+        bias = plan.pair_bias(slice(None), v, replace(scores, t=cast(Tensor, scores.t)[..., some, :]))
         answers.append(bias.softmax(-1).to(v.dtype) @ v)
     mixed = torch.where(faint[..., rows, None], torch.cat(answers, 2), out[:, :, rows])
     return out.index_copy(2, rows, mixed)

@@ -1,0 +1,82 @@
+"""The grids a model runs on, one for each letter, and the depths at which its parts are read."""
+
+from dataclasses import dataclass, replace
+
+from continua import constants
+from continua.axes.axis import ALIASES
+from continua.axes.grid import Grid
+from continua.errors import GridError
+from continua.typing import Letter, Tensor
+
+
+@dataclass(frozen=True)
+class Depths:
+    """The depths at which a part is read, and how long the steps are that are taken there.
+
+    A length counts in native steps; ``None``: all are native. Plain numbers: depth is structure, not data.
+    Discrete case: the layers 0 … L−1, each one step long.
+    """
+
+    nodes: tuple[float, ...]
+    lengths: tuple[float, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether every step is a native one."""
+        return self.lengths is None or all(length == 1.0 for length in self.lengths)
+
+    def lengths_at(self, depths: tuple[float, ...]) -> tuple[float, ...] | None:
+        """The steps taken at some of the depths; None where one of them is no depth of these."""
+        lengths = (1.0,) * len(self.nodes) if self.lengths is None else self.lengths
+        known = dict(zip(self.nodes, lengths, strict=True))
+        if any(depth not in known for depth in depths):
+            return None
+        return tuple(known[depth] for depth in depths)
+
+
+Sites = Grid | Depths  # where a function is read along one axis
+
+
+def coordinates(where: Sites, like: Tensor) -> Tensor:
+    """The nodes as a tensor [*b, n, k] on the device and in the dtype of ``like``."""
+    if isinstance(where, Depths):
+        return constants.numbers(where.nodes, like.device, like.dtype)[:, None]
+    return where.nodes.to(like)
+
+
+@dataclass(frozen=True)
+class Grids:
+    """Where everything is evaluated: tokens ``t``, widths ``d h e m``, depths ``z``, and the points that are ``asked``.
+
+    ``z`` is None where depths are found on the way. ``grids["c"]`` is ``d`` again, ``s`` is ``t`` and ``g`` is ``h``.
+    """
+
+    d: Grid
+    h: Grid
+    e: Grid
+    m: Grid
+    t: Grid | None = None
+    z: Depths | None = None
+    asked: Grid | None = None
+
+    def __getitem__(self, letter: Letter) -> Grid:
+        grid: Grid | None = getattr(self, ALIASES.get(letter, letter))
+        if grid is None:
+            raise GridError(f"there is no grid for {letter} here", got="none", remedy="Run the model on a batch.")
+        return grid
+
+    @property
+    def tokens(self) -> Grid:
+        """The token grid, which every forward pass has."""
+        return self["t"]
+
+    def with_depths(self, z: Depths | None) -> "Grids":
+        """The same grids, read at other depths."""
+        return replace(self, z=z)
+
+    def with_tokens(self, t: Grid) -> "Grids":
+        """The same grids with other tokens."""
+        return replace(self, t=t)

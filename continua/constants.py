@@ -1,0 +1,89 @@
+"""Numbers that a model knows before it runs, as tensors: made once for each device and dtype, never inside a graph.
+
+A compiled or exported model takes them as constants (``torch.compiler.assume_constant_result``), so what leads to them
+(numpy, caches, values) is not traced. Under a mode that stands in for a device, such as ``FakeTensorMode``, nothing is
+kept: tensors of a mode must not outlive it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+T = TypeVar("T")
+KEPT = 1024  # constants that a cache holds; the least recently used one goes first
+
+
+class Cache:
+    """A bounded store of constants."""
+
+    def __init__(self, size: int = KEPT) -> None:
+        self._size = size
+        self._made: OrderedDict[Any, Any] = OrderedDict()
+
+    def get(self, key: Any, make: Callable[[], T]) -> T:
+        """What ``make`` returned for this key; made anew, and not kept, where tensors are not real."""
+        if not is_real():
+            return make()
+        if key in self._made:
+            self._made.move_to_end(key)
+            kept: T = self._made[key]
+            return kept
+        made = make()
+        self._made[key] = made
+        if len(self._made) > self._size:
+            self._made.popitem(last=False)
+        return made
+
+    def __deepcopy__(self, memo: Any) -> "Cache":
+        """A copied model makes its own."""
+        return Cache(self._size)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_size": self._size, "_made": OrderedDict()}
+
+
+_kept = Cache()
+
+
+def is_real() -> bool:
+    """Whether new tensors are plain tensors with memory of their own, and no mode stands in for them."""
+    return type(torch.empty(0)) is Tensor
+
+
+@contextmanager
+def outside_modes() -> Iterator[None]:
+    """Inside, tensors are real whatever mode is active: for numbers that lead to constants."""
+    with _disable_current_modes():
+        yield
+
+
+def tensor(values: NDArray[Any], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The numbers as a new tensor."""
+    if is_real() and device.type == "cpu":
+        return torch.from_numpy(np.ascontiguousarray(values)).to(dtype, copy=True)
+    if values.size == 1:  # a mode would compute with a single number, and has none for a device that is not there
+        return torch.full(values.shape, values.item(), dtype=dtype, device=device)
+    return torch.tensor(values, dtype=dtype).to(device)
+
+
+def numbers(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Plain numbers as a tensor that is kept; nobody may write into it."""
+    return _numbers(values, device, dtype)[0]
+
+
+@torch.compiler.assume_constant_result
+def _numbers(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> tuple[Tensor]:
+    """In a tuple: two constant tensors of one function would get the same name in a graph."""
+    return (_kept.get((values, device, dtype), lambda: tensor(np.array(values), device, dtype)),)
+
+
+def at_least_single(dtype: torch.dtype) -> torch.dtype:
+    """Half precision can neither count beyond a few hundred nor carry a weight: float32 then."""
+    return torch.promote_types(dtype, torch.float32)

@@ -1,0 +1,143 @@
+"""What a discretisation decides before data come: plain numbers, and constants on the model's device."""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from continua.axes import WIDTHS, Depths, Discretisation, Grid, Grids
+from continua.axes.rules import made_of, pieces_on
+from continua.checks import refuse_in_graph
+from continua.constants import at_least_single
+from continua.flow import Fixed, Solver, depths
+from continua.flow.stepping import StepPlan
+from continua.flow.trajectory import Steps
+from continua.models.embed import START
+from continua.models.model import Pass
+from continua.operators.calibration import FINEST
+from continua.typing import Tensor
+
+Numbers = tuple[Any, ...]  # tensors and plain numbers only: a compiler takes them as constants
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Grids of the widths, the steps in depth, and where each part of the field is read.
+
+    ``t`` is the grid of the tokens, where a rule is named for it; ``control`` and ``solver`` say how depth is walked;
+    ``steps`` and ``depths`` are None where steps are searched for; ``behind`` is what operators behind the flow know of
+    its steps: one depth and their mean length.
+    """
+
+    t: Grid | None
+    grids: Grids
+    span: tuple[float, float]
+    control: Any
+    solver: Solver
+    steps: Steps | None
+    depths: tuple[Depths | None, ...]
+    behind: Depths
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model bound to counted tokens on one discretisation: nothing is left to decide or to read."""
+
+    grids: Grids
+    plan: StepPlan
+    args: list[Any]
+
+    def run(self, x0: Tensor) -> Tensor:
+        """X(Z) from X(0)."""
+        final: Tensor = self.plan.run(x0, self.args, self.plan.everything)[1][-1]
+        return final
+
+
+def numbers_of(model: Any, at: Discretisation | None) -> Numbers:
+    """The numbers of a discretisation: pieces of the width grids, steps, depths with lengths, and those behind."""
+    like = next(model.parameters())
+    chosen = model.settle(at)
+    span = (model.axes.z.start, model.axes.z.end)
+    control = chosen.z
+    dtype = at_least_single(like.dtype)
+    grids = tuple(pieces_on(model.axes[k], getattr(chosen, k), like.device, dtype) for k in WIDTHS)
+    steps = None
+    where: tuple[Any, ...] = (None,) * len(model.block.kinds)
+    if isinstance(control, Fixed):
+        steps = tuple(control.walk(span))
+        found = depths(model.block.kinds, span, control.solver, control)
+        where = tuple((nodes, _lengths(model, nodes, control)) for nodes in found)
+    tokens = None if chosen.t is None else pieces_on(model.axes.t, chosen.t, like.device, dtype)
+    return grids, tokens, steps, where, _mean_length(model.native.z, control)
+
+
+def decided(model: Any, at: Discretisation | None, numbers: Numbers) -> Structure:
+    """The same as objects, with the model's own solver and rules."""
+    pieces, tokens, steps, where, mean = numbers
+    control = model.native.z if at is None or at.z is None else at.z
+    solver = model.native.z.solver if isinstance(control, int) or control.solver is None else control.solver
+    if torch.compiler.is_compiling():
+        control = None if steps is None else Fixed(len(steps), solver)
+    else:
+        control = model.settle(at).z
+        solver = control.solver
+    d, h, e, m = (made_of(own) for own in pieces)
+    return Structure(
+        t=None if tokens is None else made_of(tokens),
+        grids=Grids(d=d, h=h, e=e, m=m),
+        span=(model.axes.z.start, model.axes.z.end),
+        control=control,
+        solver=solver,
+        steps=steps,
+        depths=tuple(None if own is None else Depths(own[0], own[1]) for own in where),
+        behind=Depths((START,), (mean,)),
+    )
+
+
+def _lengths(model: Any, nodes: tuple[float, ...], control: Fixed) -> tuple[float, ...] | None:
+    """The lengths of the steps in which depths are read, the native one being 1; None: all are native."""
+    native = model.native.z
+    if not isinstance(native, Fixed) or (control.steps, control.nested) == (native.steps, native.nested):
+        return None
+    span = (model.axes.z.start, model.axes.z.end)
+    walked = list(control.walk(span))
+    unit = (span[1] - span[0]) / native.steps
+    starts = [z for z, _ in walked]
+    return tuple(walked[max(0, bisect_right(starts, z) - 1)][1] / unit for z in nodes)
+
+
+def _mean_length(native: Any, control: Any) -> float:
+    """What an operator behind the flow may know of its steps: their mean length, the native one being 1."""
+    if not isinstance(native, Fixed) or control == native:
+        return 1.0
+    return native.steps / control.steps if isinstance(control, Fixed) else 2.0**FINEST
+
+
+def refuse_by_value(structure: Structure, told: Pass | None) -> None:
+    """What depends on values has no place in a graph."""
+    if structure.steps is None:
+        remedy = "Use at(z=Fixed(n, …)) there, or compile the field alone and leave the search as it is."
+        refuse_in_graph("a compiled graph takes steps that are known", "steps that are searched for", remedy)
+    if told is not None and told.context is not None and told.context.record is not None:
+        remedy = "Switch record off, or look at the model uncompiled."
+        refuse_in_graph("a compiled graph keeps no attention weights", "a record", remedy)
+
+
+def behind_the_last(final: Tensor, grids: Grids) -> tuple[Tensor, Grids]:
+    """The state behind the last observed token of each sample, as one token."""
+    t = grids.tokens
+    if t.has_gaps:
+        last = t.count - 1 - t.observed.flip(-1).long().argmax(-1)
+        final = final[torch.arange(final.shape[0], device=final.device), last][:, None]
+    else:
+        final = final[:, -1:]
+    one = Grid(
+        t.nodes[..., :1, :],
+        torch.ones_like(t.weights[..., :1]),
+        is_counting=True,
+        is_uniform=True,
+        is_unit=True,
+        is_ordered=True,
+    )
+    return final, grids.with_tokens(one)

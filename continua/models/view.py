@@ -1,0 +1,86 @@
+"""Views: a model on one discretisation. They look; they own nothing."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from continua.axes import Discretisation
+from continua.flow import Trajectory
+from continua.models.batch import Batch
+from continua.models.generate import generate
+from continua.models.model import Pass, Reads
+from continua.models.sampling import Greedy, Sampling
+from continua.tree import mapped
+from continua.typing import Sequence, Tensor
+
+
+@dataclass(frozen=True)
+class View:
+    """A model on one discretisation. Not a module: nothing to train or to save here, it only looks."""
+
+    model: Any  # a Transformer or an EncoderDecoder
+    discretisation: Discretisation
+
+    def __call__(self, batch: Batch | Tensor) -> Tensor:
+        """Run the model here. It goes through the module's own call, so hooks fire."""
+        answer: Tensor = self.model(batch, self.discretisation)
+        return answer
+
+    def held(self) -> "FrozenView":
+        """A view that reads the weights now and keeps them: for serving, while they do not change."""
+        with torch.no_grad():
+            reads = mapped(self.model.read(self.discretisation), _constant)
+        return FrozenView(self.model, self.discretisation, reads)
+
+    def states(self, batch: Batch | Tensor, every: int = 1) -> Trajectory:
+        """Return the path X_z on this discretisation."""
+        path: Trajectory = self.model.states(batch, at=self.discretisation, every=every)
+        return path
+
+    def generate(
+        self,
+        prompt: Batch | Tensor,
+        *,
+        tokens: int = 64,
+        sampling: Sampling = Greedy(),  # noqa: B008  (frozen)
+        stop: Sequence[int] = (),
+        observed: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        pad: int | None = None,
+    ) -> Tensor:
+        """Write on behind ``prompt`` on this discretisation; see ``models.generate``."""
+        return generate(
+            self,
+            prompt,
+            tokens=tokens,
+            sampling=sampling,
+            stop=stop,
+            observed=observed,
+            generator=generator,
+            pad=pad,
+        )
+
+    def __str__(self) -> str:
+        settled: Discretisation = self.model.settle(self.discretisation)
+        return settled.describe(self.model.axes)
+
+
+def _constant(weight: Tensor) -> Tensor:
+    """The same numbers as a parameter: of those a compiler takes the shapes as given."""
+    return nn.Parameter(weight.detach(), requires_grad=False)
+
+
+@dataclass(frozen=True)
+class FrozenView(View):
+    """A view whose weights were read when it was made: quicker, without gradients, deaf to later changes."""
+
+    reads: Reads
+    programs: dict[Any, Any] = field(default_factory=dict)
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch | Tensor) -> Tensor:
+        """Run the model with the weights as they were."""
+        answer: Tensor = self.model(batch, self.discretisation, Pass(reads=self.reads, programs=self.programs))
+        return answer

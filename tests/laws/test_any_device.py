@@ -1,0 +1,64 @@
+"""One law of all models: everything they need is where their parameters are, and no value is read on the way."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from continua.models import Batch
+from tests.cases import MODELS, OTHER_MODELS
+from tests.cases_models import scattered
+from tests.second_device import moved, on_second_device, registered
+
+FLOATING = (torch.float32, torch.float64, torch.bfloat16)
+SCATTERED = ("points of a plane", "functions on a square", "cells")  # weights of scattered points come with the data
+SOLVES = ("functions on a circle", "convolution in time", "kernel Nyström", "kernel positive features")
+# these solve linear systems, in float32 at least; torch has no such kernels in half precision either
+
+
+def made(name: str) -> tuple[Any, Batch]:
+    if name in OTHER_MODELS:
+        model = OTHER_MODELS[name]()
+        batch = scattered()
+    else:
+        model = MODELS[name].build()
+        batch = MODELS[name].batch()
+    if name in SCATTERED:
+        batch = model.double().laid(batch)
+    model.execution.check = False
+    return model, batch
+
+
+@pytest.mark.spec("B10")
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+@pytest.mark.parametrize("name", [*MODELS, *OTHER_MODELS])
+def test_a_model_runs_on_a_device_that_is_not_the_processor(name: str, dtype: torch.dtype) -> None:
+    model, batch = made(name)
+    wanted = model.double()(batch).shape
+    model.to(dtype)
+    with on_second_device(model) as there:
+        given = moved(batch, registered())
+        if name == "layer":  # a state comes in the dtype of the layers
+            given = Batch(given.values.to(dtype))
+        answer = there(given)
+        assert answer.device == registered()
+        assert answer.shape == wanted
+        assert answer.dtype == dtype or name in SOLVES
+
+
+@pytest.mark.spec("B10")
+def test_a_stray_tensor_is_noticed() -> None:
+    model, batch = made("gpt2")
+    with (
+        on_second_device(model) as there,
+        pytest.raises(RuntimeError, match=r"[Dd]evice|is not linked"),
+    ):
+        there(Batch(torch.zeros(batch.values.shape, dtype=torch.long)))
+
+
+@pytest.mark.spec("B10")
+def test_a_value_that_is_read_is_noticed() -> None:
+    model, batch = made("gpt2")
+    model.execution.check = True
+    with on_second_device(model) as there, pytest.raises(Exception, match=r"_local_scalar_dense|item"):
+        there(moved(batch, registered()))
