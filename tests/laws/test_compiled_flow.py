@@ -4,6 +4,8 @@ What cannot be in a graph (steps searched for by value, backward passes written 
 one graph is asked for, and runs beside the graphs where it is not.
 """
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -178,6 +180,12 @@ def test_a_compiled_path_says_what_an_eager_one_says() -> None:
     eager, graph = run(START), compiled(run)(START)
     assert (dict(graph.stats), graph.z, graph.status) == (dict(eager.stats), eager.z, eager.status)
     assert eager.stats["evaluations"] > 18
+
+
+def test_only_programs_that_compile_import_the_compiler() -> None:
+    code = "import sys, continua.flow, continua.models, continua.training; sys.exit('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr or "torch._dynamo was imported, which takes seconds"
 
 
 # --- when it is compiled again ---------------------------------------------------------------------------------------
