@@ -50,14 +50,13 @@ class EncoderDecoder(ModelBase):
         return self.encoder, self.decoder
 
     def forward(self, batch: Batch, at: Discretisation | None = None, told: Pass | None = None) -> Tensor:
-        """Encode the source, then decode the values beside it."""
-        reads = None if told is None else told.reads
-        encoded = self.beside(batch, at, None if reads is None else reads.source)
+        """Encode the source, unless ``told.context`` has it encoded; then decode the values beside it."""
         if told is None:
             told = Pass()
-        if told.context is not None:
-            encoded = replace(encoded, cache=told.context.cache, record=told.context.record)
-        told.context = encoded
+        context = told.context
+        if context is None or context.state is None:
+            encoded = self.beside(batch, at, None if told.reads is None else told.reads.source)
+            told.context = encoded if context is None else replace(encoded, cache=context.cache, record=context.record)
         answer: Tensor = self.decoder(batch, at, told)
         return answer
 

@@ -84,6 +84,7 @@ def stream(
     _check_room(decoder, int(t.observed.sum(-1).max()), tokens)
     filler = pad if pad is not None else next(iter(stop), 0)
     writer = _Writer(decoder, decoder.settle(at), t)
+    writer.entry = model
     beside = model.beside if decoder is not model else None
     return _tokens(writer, batch, sampling, tokens, _End(tuple(stop), filler), beside and (beside, at), generator)
 
@@ -136,6 +137,7 @@ class _Writer:
 
     def __init__(self, model: Any, at: Discretisation, t: Grid) -> None:
         self.model = model
+        self.entry = model  # what is called, so that its hooks fire: the model or all it is a part of
         self.at = at
         self.t = t
         self.vocab = model.embed.vocab
@@ -161,7 +163,7 @@ class _Writer:
 
     def _pass(self, batch: Batch, t: Grid) -> Tensor:
         told = Pass(self.context, tokens=t, reads=self.reads, last=True)
-        logits: Tensor = self.model(batch, self.at, told)
+        logits: Tensor = self.entry(batch, self.at, told)
         return logits[:, -1]
 
 

@@ -238,8 +238,17 @@ def test_what_cannot_be_watched_is_refused_before_training():
         ProbeEvery(tiny_model(), seen_batch(), every=0)
     with refused(ConfigError, "Linear", "Pass a Transformer"):
         ProbeEvery(torch.nn.Linear(2, 2), seen_batch())
-    with refused(ConfigError, "an encoder–decoder", "Pass model.encoder"):
-        ProbeEvery(FAMILIES["t5"].make(), FAMILIES["t5"].batch)
+    with refused(ConfigError, "attention to another state", "Known are blocks"):
+        ProbeEvery(FAMILIES["t5"].make().decoder, seen_batch())
+
+
+@pytest.mark.spec("L9", "A4")
+def test_of_an_encoder_decoder_the_encoder_is_watched():
+    model, batch = FAMILIES["t5"].make(), FAMILIES["t5"].batch
+    model.execution.check = False
+    watched = ProbeEvery(model, batch).history.rows()
+    assert watched == ProbeEvery(model.encoder, batch.source).history.rows()
+    assert not model.execution.check
 
 
 @pytest.mark.spec("L9")

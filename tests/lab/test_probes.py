@@ -323,7 +323,6 @@ def test_parts_of_a_layer_approach_a_flow(generator):
 def test_models_the_probes_do_not_know():
     ids = torch.zeros(1, 4, dtype=torch.long)
     for name, got, remedy in (
-        ("t5", "an encoder–decoder", "Pass model.encoder"),
         ("gat", "attention with Additive", "Known are blocks"),
         ("bank", "a memory bank", "Known are blocks"),
     ):
@@ -338,6 +337,16 @@ def test_models_the_probes_do_not_know():
         ladder(model.at(z=ct.Fixed(3, ct.RK4())), ids)
     with refused(ConfigError, "2 layers of their own", "zoo.albert"):
         iterate(model, ids + torch.arange(4), sinks=None)
+
+
+@pytest.mark.spec("L8", "A4")
+def test_of_an_encoder_decoder_the_encoder_is_followed():
+    model, batch = FAMILIES["t5"].make(), FAMILIES["t5"].batch
+    assert dynamics(model, batch, sinks=None) == dynamics(model.encoder, batch.source, sinks=None)
+    assert dynamics(model.at(z=1), batch, sinks=None) == dynamics(model.encoder.at(z=1), batch.source, sinks=None)
+    assert spectra(model) == spectra(model.encoder)
+    with refused(ShapeError, "none", "source=…"):
+        dynamics(model, batch.values)
 
 
 @pytest.mark.spec("L8")

@@ -34,6 +34,7 @@ from continua.operators import (
     Attention,
     Causal,
     Constraint,
+    Drop,
     Integral,
     LayerNorm,
     Operator,
@@ -292,6 +293,14 @@ def _project(operator: Project, n: Sizes) -> list[CostItem]:
 @work.register
 def _skip(operator: Skip, n: Sizes) -> list[CostItem]:
     return work(operator.inner, n)
+
+
+@work.register
+def _drop(operator: Drop, n: Sizes) -> list[CostItem]:
+    """Kept: which entries stay, one byte each, counted as a quarter of a number; at rest nothing is dropped."""
+    costs = work(operator.inner, n)
+    drops = operator.training and operator.rate > 0.0
+    return [*costs, CostItem("dropout", kept=-(-n.b * n.t * n.d // 4))] if drops else costs
 
 
 def _embedding(embed: Any, n: Sizes) -> list[CostItem]:

@@ -16,6 +16,7 @@ from continua.lab.cost.complexity import predict
 from continua.lab.cost.memory import peak_bytes
 from continua.lab.figure import pyplot, save
 from continua.lab.progress import ReportCount
+from continua.models import View
 from continua.tasks import Example, Task
 
 EQUAL = 1e-6  # losses this close, in relative terms, are one: twice the width gives the native answers to round-off
@@ -173,12 +174,12 @@ def pareto(
     seconds = _interleaved([view.held() for view in views], sample, rounds)
     points = []
     for view, took in zip(views, seconds, strict=True):
-        named = _sizes(view.discretisation)
+        named = _sizes(model.settle(view.discretisation))
         loss = task.evaluate(view).main
         done += 1
         if watch is not None:
             watch(done, total)
-        work = predict(view, 1, view.states(sample.batch).final.shape[1])
+        work = predict(view, 1, *_tokens(view, sample))
         peak = peak_bytes(lambda view=view: view(sample.batch))  # type: ignore[misc]
         done += 1
         points.append(Point(named, loss, took, work.forward, peak, None if trained is None else trained(named)))
@@ -191,6 +192,14 @@ def pareto(
 def _sizes(chosen: Discretisation) -> dict[str, int]:
     """What a settled discretisation is called: d, h and z, which ``at`` understands again."""
     return {"d": chosen.d.n, "h": chosen.h.n, "z": chosen.z.steps}  # type: ignore[union-attr]
+
+
+def _tokens(view: View, sample: Example) -> tuple[int, Discretisation, int]:
+    """How many tokens the flow that answers walks, on what, and how many there are in the source beside it."""
+    where = view.discretisation
+    source = sample.batch.source
+    beside = 0 if source is None else view.model.flows[0].states(source, where).final.shape[1]
+    return view.states(sample.batch).final.shape[1], where, beside
 
 
 def _interleaved(views: Sequence[Any], sample: Example, rounds: int) -> list[float]:

@@ -13,7 +13,7 @@ import torch
 from continua.errors import ConfigError, ContinuaError
 from continua.lab.probes.dynamics import Dynamics, dynamics
 from continua.lab.probes.history import LINES, History, Snapshot, lines, read, replace
-from continua.models import Batch, Transformer, View
+from continua.models import Batch, EncoderDecoder, Transformer, View
 from continua.tasks import Example
 from continua.training import Bar, Progress, Run
 from continua.training.checkpoint import found as checkpoints
@@ -180,12 +180,12 @@ def _unnoticed(model: Any) -> Iterator[torch.device]:
 @contextmanager
 def _checking(model: Any) -> Iterator[None]:
     """Check for NaN meanwhile: fit turns that off, but a probe of such a state is a wrong number."""
-    if not isinstance(model, Transformer):  # the probes refuse it with a sentence
+    if not isinstance(model, Transformer | EncoderDecoder):  # the probes refuse it with a sentence
         yield
         return
-    was = model.check
-    model.check = True
+    was = model.execution.check
+    model.execution.check = True
     try:
         yield
     finally:
-        model.check = was
+        model.execution.check = was

@@ -21,7 +21,7 @@ from continua.geometry import sphere
 from continua.lab.probes.attention import AttentionMap, attention_maps
 from continua.lab.probes.stack import Stack, evaluating, opened
 from continua.lab.progress import ReportCount
-from continua.models import Batch, View
+from continua.models import Batch, EncoderDecoder, View
 from continua.typing import Bool, Float, Tensor
 
 
@@ -155,9 +155,17 @@ def look(
     at: Discretisation | None = None,
     sinks: Sinks | None = Sinks(),  # noqa: B008  (frozen)
 ) -> Recording:
-    """Run a batch and keep its states and attention; ``sinks=None`` counts every token that is there."""
+    """Run a batch and keep its states and attention; ``sinks=None`` counts every token that is there.
+
+    Of an encoder–decoder the encoder is followed, on ``batch.source``.
+    """
     if isinstance(model, View):
         return look(model.model, batch, model.discretisation if at is None else at, sinks)
+    if isinstance(model, EncoderDecoder):
+        source = Batch.of(batch).source
+        if source is None:
+            raise ShapeError("an encoder–decoder needs a source", got="none", remedy="Pass Batch(values, source=…).")
+        return look(model.encoder, source, at, sinks)
     known = opened(model, at=at).model  # refuses before anything is run
     with evaluating(known):
         maps = attention_maps(known, batch, at)

@@ -113,12 +113,14 @@ def _read(args: Args, z: float) -> dict[str, Tensor]:
 
 
 def opened(model: nn.Module | View, t: Grid | None = None, at: Discretisation | None = None) -> Stack:
-    """Open a model on the token grid ``t`` (one token if none is given); what the probes cannot follow is refused."""
+    """Open a model on the token grid ``t`` (one token if none is given); what the probes cannot follow is refused.
+
+    Of an encoder–decoder its encoder is opened: the one stack of tokens that knows of no other.
+    """
     if isinstance(model, View):
         return opened(model.model, t, model.discretisation if at is None else at)
     if isinstance(model, EncoderDecoder):
-        remedy = "Pass model.encoder with the batch of the source."
-        raise ConfigError("the probes follow one stack of tokens", got="an encoder–decoder", remedy=remedy)
+        return opened(model.encoder, t, at)
     if not isinstance(model, Transformer):
         remedy = "Pass a Transformer, for example continua.from_hf(folder)."
         raise ConfigError("the probes look at models of Continua", got=type(model).__name__, remedy=remedy)
