@@ -27,7 +27,8 @@ help: ## say what the targets do
 demo: $(CORE) ## train one elastic text model (four minutes), print and draw all its sizes
 	@$(BIN)/continua demo $(ARGS)
 
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+# Compiled files are kept whatever the surroundings say: tests start the interpreter a few dozen times.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 test: $(DEV) ## run the quick tests (ARGS='-k attention' for some, ARGS='-m slow' for the slow ones)
 	@$(PYTEST) $(ARGS)
