@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from continua.axes import at
 from continua.flow import Adaptive, Fixed, Solver, Tsit5
@@ -23,15 +24,17 @@ class Depth:
     is_adaptive: bool
 
 
-class _Counting:
+class _Counting(nn.Module):
     """A view that counts the evaluations of its solves."""
 
     def __init__(self, model: Any, control: Any) -> None:
+        super().__init__()
         self.model = model
         self.control = control
         self.seen = list[int]()
 
-    def __call__(self, batch: Any) -> Any:
+    def forward(self, batch: Any) -> Any:
+        """The answer of the model; what its solve took is noted."""
         answer, path, _ = self.model.run(batch, at(z=self.control))
         self.seen.append(path.stats["evaluations"])
         return answer
