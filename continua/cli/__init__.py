@@ -106,11 +106,14 @@ def fit(
         ),
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run.")] = None,
+    compiles: Annotated[
+        bool, typer.Option("--compile", help="Compile the model, forward and backward (torch.compile).")
+    ] = False,
 ) -> None:
     """Train a recipe, or go on with a run. It can be stopped at any moment and resumed with nothing lost."""
     from continua.cli.fit import run as go
 
-    go(recipe, change or [], text, at, folder, resume)
+    go(recipe, change or [], text, at, folder, resume, compiles)
 
 
 @app.command()

@@ -12,7 +12,15 @@ from continua.recipes import SHIPPED, build, changes_of, parse, resume, start
 from continua.training import Run
 
 
-def run(recipe: str, changes: list[str], text: Path | None, wish: str, folder: Path | None, again: Path | None) -> None:
+def run(
+    recipe: str,
+    changes: list[str],
+    text: Path | None,
+    wish: str,
+    folder: Path | None,
+    again: Path | None,
+    compiles: bool = False,
+) -> None:
     """Start or resume, and say what to do next."""
     console = Console()
     settings = parse(changes)
@@ -20,6 +28,8 @@ def run(recipe: str, changes: list[str], text: Path | None, wish: str, folder: P
         settings["text"] = str(text.absolute())
     if wish:
         settings["at"] = parse_at(wish)
+    if compiles:
+        settings["compile"] = True
     if again is not None:
         fitted = resume(again, settings)
     elif not recipe:

@@ -78,8 +78,12 @@ class Calibration(nn.Module):
             if weight not in rest:
                 continue
             for letter in target.letters:
-                logs = [_scaled(own[name], sizes[k], lengths, depths is not None) for k in ALONG
-                        if (name := _name(weight, letter, k)) in own]  # fmt: skip
+                named = {k: _name(weight, letter, k) for k in ALONG}
+                logs = [
+                    _scaled(own[name], sizes[k], lengths, depths is not None)
+                    for k, name in named.items()
+                    if name in own
+                ]
                 if logs:
                     rest[weight] = _applied(rest[weight], target.role, letter, sum(logs[1:], logs[0]), grids)
         return rest

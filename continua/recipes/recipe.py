@@ -13,7 +13,7 @@ from continua.config import from_plain, to_plain
 from continua.errors import ConfigError, RunError, nearest
 from continua.optim import ByRole, Cosine, Schedule
 from continua.tasks import Task, Tokeniser
-from continua.training import Fitted, Run, Training, fit
+from continua.training import Fitted, Run, Training, train
 from continua.training.distributed import joined
 
 Recipe = Callable[..., "Bundle"]
@@ -170,13 +170,12 @@ def _fit(bundle: Bundle, run: Run, about: Mapping[str, Any] | None, new: bool = 
         elif world.leads and about is not None:
             run.lock()  # before anything of a run that may be going on is changed
             run.amend(about)
-        settings = {f.name: getattr(bundle.training, f.name) for f in fields(Training)}
-        return fit(
+        return train(
             bundle.model,
             bundle.task,
+            bundle.training,
             run=run,
             optimiser=bundle.optimiser,
             schedule=bundle.schedule,
             penalties=bundle.penalties,
-            **settings,
         )

@@ -2,7 +2,7 @@
 
 from continua.training.discretisations import Always, Discretisations
 from continua.training.elastic import Elastic
-from continua.training.fit import Fitted, fit
+from continua.training.fit import Fitted, fit, train
 from continua.training.hamiltonian import HamiltonianPath, hamiltonian
 from continua.training.objective import Objective, Whole
 from continua.training.penalty import (
@@ -43,4 +43,5 @@ __all__ = [
     "Whole",
     "fit",
     "hamiltonian",
+    "train",
 ]

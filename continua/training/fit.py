@@ -1,43 +1,26 @@
-"""The loop: one readable way to train a model, alone or among many processes, that can be killed at any moment."""
+"""One readable way to train a model, alone or among many processes, that can be killed at any moment."""
 
-import math
-import time
-import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
+from continua.axes import Discretisation
 from continua.config import to_plain
-from continua.errors import ConfigError, RunError, SolveFailed
-from continua.models.store import description
-from continua.optim import ByRole, Cosine, Optimisers, Schedule, clip
-from continua.tasks import Example, Score, Task, generator_for
-from continua.training import checkpoint
-from continua.training.board import Board
-from continua.training.discretisations import Always, discretisations
-from continua.training.distributed import World, gathered, joined, quiet, spread, whole, wrapped
-from continua.training.interrupt import Interrupt
-from continua.training.objective import Objective, Whole
-from continua.training.penalty import penalties as as_penalties
-from continua.training.progress import Bar, OnProgress, Progress
+from continua.flow import Adjoint
+from continua.optim import ByRole, Cosine, Schedule
+from continua.tasks import Task
+from continua.training.discretisations import Discretisations
+from continua.training.distributed import World, joined
+from continua.training.elastic import Elastic
+from continua.training.loop import Fitted, Loop
+from continua.training.penalty import Penalties, Penalty
+from continua.training.progress import OnProgress
 from continua.training.run import Run
 from continua.training.settings import Training
 
-SKIPS, ROLLBACKS = 3, 2  # bad steps in a row before going back; times of going back before giving up
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """What a fit leaves: the model, its history, why it ended, and its folder if it has one."""
-
-    model: Any
-    history: list[dict[str, Any]]
-    ended: str
-    run: Run | None = None
+__all__ = ["Fitted", "fit", "train"]
 
 
 def fit(
@@ -47,21 +30,68 @@ def fit(
     run: Run | str | Path | None = None,
     optimiser: ByRole = ByRole(),  # noqa: B008  (frozen)
     schedule: Schedule = Cosine(),  # noqa: B008
-    penalties: Any = None,
+    penalties: Penalty | Penalties | Sequence[Penalty | Penalties] | None = None,
     watch: OnProgress | None = None,
-    **settings: Any,
+    steps: int = Training.steps,
+    seed: int = Training.seed,
+    accumulate: int = Training.accumulate,
+    clip: float | None = Training.clip,
+    precision: str = Training.precision,
+    evaluate_every: int = Training.evaluate_every,
+    save_every: int = Training.save_every,
+    patience: int | None = Training.patience,
+    adjoint: Adjoint | None = Training.adjoint,
+    at: Discretisation | Discretisations | None = Training.at,
+    elastic: Elastic | None = Training.elastic,
+    compile: bool = Training.compile,
+    sharded: bool = Training.sharded,
+    tensorboard: bool = Training.tensorboard,
 ) -> Fitted:
-    """Train ``model`` on ``task``; the settings are those of ``Training``.
+    """Train ``model`` on ``task``: minimise J(θ) = mean loss + ∫ running costs + penalties of the weights.
 
     ``run`` names a new folder, or is an opened ``Run`` to go on with: everything that is random is a function of
     (seed, step), so a run that was killed and resumed ends with the same bits as one that was not. Without it nothing
-    is written. Under ``torchrun`` the same call trains on all processes.
+    is written. ``optimiser`` says how each role of parameters is trained, ``schedule`` how the learning rates change,
+    ``penalties`` are added to the loss, ``watch`` is told of each step (None: a bar). All that follows is a setting of
+    ``Training``, which says what each means. Under ``torchrun`` the same call trains on all processes.
     """
-    training = Training.of(settings)
+    training = Training(
+        steps=steps,
+        seed=seed,
+        accumulate=accumulate,
+        clip=clip,
+        precision=precision,
+        evaluate_every=evaluate_every,
+        save_every=save_every,
+        patience=patience,
+        adjoint=adjoint,
+        at=at,
+        elastic=elastic,
+        compile=compile,
+        sharded=sharded,
+        tensorboard=tensorboard,
+    )
+    return train(
+        model, task, training, run=run, optimiser=optimiser, schedule=schedule, penalties=penalties, watch=watch
+    )
+
+
+def train(
+    model: nn.Module,
+    task: Task,
+    training: Training,
+    *,
+    run: Run | str | Path | None = None,
+    optimiser: ByRole = ByRole(),  # noqa: B008  (frozen)
+    schedule: Schedule = Cosine(),  # noqa: B008
+    penalties: Penalty | Penalties | Sequence[Penalty | Penalties] | None = None,
+    watch: OnProgress | None = None,
+) -> Fitted:
+    """``fit`` with its settings as one object."""
     with joined() as world:
         about = {"training": to_plain(training), "optimiser": to_plain(optimiser), "schedule": to_plain(schedule)}
         opened = _opened(run, about, world)
-        loop = _Loop(model, task, training, opened, world)
+        loop = Loop(model, task, training, opened, world)
         try:
             return loop.run(optimiser, schedule, penalties, watch)
         finally:
@@ -77,269 +107,5 @@ def _opened(run: Run | str | Path | None, about: Mapping[str, Any], world: World
     return made
 
 
-def _reseed(seed: int, device: torch.device) -> None:
-    """Seed torch's own numbers; ``manual_seed`` writes down the call stack for every kind of device that is absent."""
-    if device.type == "cpu":
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
-
-
 def _created(folder: Path, about: Mapping[str, Any], world: World) -> Run:
     return Run.create(folder, about) if world.leads else Run(folder)
-
-
-@dataclass
-class _State:
-    """Where a run is; all of it is in every checkpoint."""
-
-    step: int = 0
-    best: float = math.inf
-    waited: int = 0  # evaluations since the best one
-    salt: int = 0  # how often the run went back: the data after that are others
-
-    def plain(self) -> dict[str, Any]:
-        best = None if math.isinf(self.best) else self.best
-        return {"step": self.step, "best_score": best, "waited": self.waited, "salt": self.salt}
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> "_State":
-        best = math.inf if plain["best_score"] is None else plain["best_score"]
-        return cls(plain["step"], best, plain["waited"], plain["salt"])
-
-
-@dataclass
-class _Loop:
-    """One fit."""
-
-    model: Any
-    task: Task
-    training: Training
-    folder: Run | None
-    world: World
-    at: _State = field(default_factory=_State)
-    history: list[dict[str, Any]] = field(default_factory=list)
-    interrupt: Interrupt = field(default_factory=Interrupt)
-    board: Board | None = None
-    bad: int = 0  # bad steps in a row
-    backs: int = 0  # times of going back since the newest checkpoint
-    saved: int = -1  # the step of the newest checkpoint
-    between: bool = True  # whether weights, optimiser and step belong together
-
-    def run(self, optimiser: ByRole, schedule: Schedule, penalties: Any, watch: OnProgress | None) -> Fitted:
-        """From where the run is to its end."""
-        training = self.training
-        self.model.to(self.world.device, torch.float64 if training.precision == "float64" else None)
-        if training.adjoint is not None:
-            self.model.execution.adjoint = training.adjoint
-        self.schedule, self.watch = schedule, watch or Bar()
-        self.where = discretisations(training.at)
-        self.measured = self.model.at(self.where.discretisation) if isinstance(self.where, Always) else self.model
-        self.sizes = None if training.elastic is None else training.elastic.over(self.model)
-        objective = Objective(self.model, self.task, as_penalties(penalties))
-        objective.elastic = training.elastic
-        self.module = wrapped(objective, self.world, training.sharded)
-        self.objective, self.optimisers = objective, optimiser.make(self.model)
-        if not self._recall() and self.folder is not None and self.world.leads:
-            self.folder.forget_after(0)
-        if training.tensorboard and self.folder is not None and self.world.leads:
-            self.board = Board(self.folder.folder / "curves", self.at.step)
-        self.model.train()
-        checked = self.model.execution.check
-        self.model.execution.check = False  # a step that is not finite is passed over, not an error
-        try:
-            with self.interrupt:
-                ended = self._go()
-        finally:
-            self.model.execution.check = checked
-            for shown in (self.watch, self.board):
-                getattr(shown, "close", lambda: None)()
-        return Fitted(self.model, self.history, ended, self.folder)
-
-    def _go(self) -> str:
-        """Step until the end, and say which end it is."""
-        training, ended = self.training, "done"
-        try:
-            while self.at.step < training.steps and ended == "done":
-                if training.patience is not None and self.at.waited >= training.patience:
-                    ended = "stopped early"
-                elif self._step():
-                    ended = "interrupted"
-        except KeyboardInterrupt:
-            if not self.between or self.world.size > 1:  # half a step is not saved, and processes save together
-                return "interrupted"
-            ended = "interrupted"
-        if self.saved != self.at.step:
-            self._save(False)
-        return ended
-
-    def _step(self) -> bool:
-        """One batch: gradients, the update, and what is due after it. Says whether somebody asked to stop."""
-        started, step, training = time.perf_counter(), self.at.step, self.training
-        example = self.task.example(training.seed + 7919 * self.at.salt, step)
-        with self.world.reaching():
-            terms = self._gradients(example, step)
-        asked = terms.pop("asked", 0.0) > 0
-        norm = clip(self.model.parameters(), training.clip)
-        loss = terms.get("loss", math.nan)
-        if not (math.isfinite(norm) and all(map(math.isfinite, terms.values()))):
-            self._refuse(step, loss)
-            return asked
-        seen, batch = (step + 1) * example.samples, example.samples
-        factor = self.schedule.factor(seen, training.steps * batch)
-        self.between = False
-        self.optimisers.step(factor)
-        self.at.step, self.bad, self.between = step + 1, 0, True
-        line = {"step": self.at.step, **terms, "norm": norm, "factor": factor, "seconds": time.perf_counter() - started}
-        self._after(line, loss)
-        return asked
-
-    def _gradients(self, example: Example, step: int) -> dict[str, float]:
-        """The gradients of this process's share of the batch, and the terms of J over all of it."""
-        training, world = self.training, self.world
-        parts = training.accumulate
-        size = Whole(example.count, example.samples, parts * world.size)
-        if size.parts > size.samples:
-            remedy = "Use a larger batch, fewer processes or accumulate less."
-            got = f"{size.samples} samples"
-            raise ConfigError(f"{size.parts} micro-batches need as many samples", got=got, remedy=remedy)
-        mine = example.rows(slice(world.rank, None, world.size)).to(world.device)
-        _reseed(generator_for("torch", training.seed, step, world.rank).initial_seed(), world.device)
-        if not self.model.training:  # after an evaluation
-            self.model.train()
-        self.model.execution.generator = self._generator("model", step)
-        self.objective.generator = self._generator("objective", step)
-        if self.where is not None:
-            self.objective.places = self.where.draw(step, generator_for("at", training.seed, step))
-        if self.sizes is not None:
-            self.objective.lessons = self.sizes.draw(step / training.steps, generator_for("size", training.seed, step))
-        self.optimisers.zero_grad()
-        totals: dict[str, torch.Tensor] = {}
-        for i in range(parts):
-            with quiet(self.module, last=i + 1 == parts), self._autocast():
-                try:
-                    share, terms = self.module(mine.rows(slice(i, None, parts)), size)
-                except SolveFailed:
-                    if world.size > 1:  # the others wait for this one's gradients
-                        raise
-                    return {"loss": math.nan}
-                (share * world.size).backward()  # wrappers average over processes; shares are to be added up
-            for name, value in terms.items():
-                totals[name] = totals.get(name, 0.0) + value
-        totals["asked"] = torch.tensor(float(self.interrupt.asked), device=world.device)  # all stop at the same step
-        summed = world.sum(torch.stack([value.double() for value in totals.values()]))
-        return dict(zip(totals, summed.tolist(), strict=True))
-
-    def _generator(self, what: str, step: int) -> torch.Generator:
-        """Its numbers depend on the step and the process alone."""
-        seed = generator_for(what, self.training.seed, step, self.world.rank).initial_seed()
-        return torch.Generator(device=self.world.device).manual_seed(seed)
-
-    def _autocast(self) -> Any:
-        dtype = self.training.autocast
-        return torch.autocast(self.world.device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
-
-    def _after(self, line: dict[str, Any], loss: float) -> None:
-        """Measure, write and show what is due at this step."""
-        done, training = self.at.step, self.training
-        last, improved, scores = done == training.steps, False, {}
-        if last or done % training.evaluate_every == 0:
-            score = self._evaluate()
-            scores = {f"validation_{name}": value for name, value in score.values.items()}
-            improved = score.main < self.at.best
-            self.at.best = score.main if improved else self.at.best
-            self.at.waited = 0 if improved else self.at.waited + 1
-        line.update(scores)
-        self._log(line)
-        if last or improved or done % training.save_every == 0:
-            self._save(improved)
-        if self.world.leads:
-            main = dict(list(scores.items())[:1])
-            self.watch(
-                Progress(
-                    done, training.steps, loss, {k.replace("validation_", "held-out "): v for k, v in main.items()}
-                )
-            )
-
-    def _evaluate(self) -> Score:
-        self.model.eval()
-        with self._autocast(), gathered(self.module):
-            return self.task.evaluate(self.measured)
-
-    def _log(self, line: dict[str, Any]) -> None:
-        self.history.append(line)
-        if self.folder is not None and self.world.leads:
-            self.folder.log(line)
-        if self.board is not None:
-            self.board(line)
-
-    # --- checkpoints -------------------------------------------------------------------------------------------------
-
-    def _save(self, improved: bool) -> None:
-        if self.folder is None:
-            return
-        tensors, plain = self.optimisers.state()
-        state = {
-            "model": whole(self.model.state_dict()),  # every process takes part in gathering
-            "optimiser": (whole(tensors), plain),
-            "config": description(self.model),
-            "progress": self.at.plain(),
-        }
-        written = self.world.leads and self.folder.save(self.at.step, state, improved)
-        if self.world.told(int(written)):
-            self.saved, self.backs = self.at.step, 0
-
-    def _recall(self) -> bool:
-        """Go to the newest whole checkpoint, if there is one."""
-        path = None if self.folder is None else self._newest(self.folder)
-        if path is None:
-            return False
-        like = dict(self.model.named_parameters())
-        self.model.load_state_dict(spread(checkpoint.read_tensors(path, "model"), like))
-        self._load_optimisers(path, like)
-        progress = checkpoint.read_text(path, "progress")
-        self.at, self.folder.best = _State.of(progress), progress["best"]  # type: ignore[union-attr]
-        self.saved = self.at.step
-        if self.world.leads:
-            self.folder.forget_after(self.at.step)  # type: ignore[union-attr]
-        self.history = [line for line in self.folder.history() if line["step"] <= self.at.step]  # type: ignore[union-attr]
-        return True
-
-    def _newest(self, folder: Run) -> Path | None:
-        """The checkpoint that the leading process finds whole."""
-        step = -1
-        if self.world.leads:
-            path = folder.newest()
-            try:
-                checkpoint.set_aside(folder.checkpoints, path)
-            except OSError as problem:
-                warnings.warn(f"a damaged checkpoint could not be set aside ({problem}).", stacklevel=2)
-            step = -1 if path is None else checkpoint.step_of(path)
-        step = self.world.told(step)
-        return None if step < 0 else checkpoint.place(folder.checkpoints, step)
-
-    def _load_optimisers(self, path: Path, like: Mapping[str, torch.Tensor]) -> None:
-        tensors = checkpoint.read_tensors(path, "optimiser")
-        shapes = {name: like[name.split("/")[0]] for name in tensors if name.split("/")[0] in like}
-        made: Optimisers = self.optimisers
-        made.load(spread(tensors, shapes), checkpoint.read_text(path, "optimiser"))
-
-    def _refuse(self, step: int, loss: float) -> None:
-        """A step that is not finite: pass over it; after some of them go back; after that give up."""
-        self.bad += 1
-        note = f"step {step + 1} gave loss {loss}: passed over"
-        if self.bad <= SKIPS:
-            self.at.step = step + 1
-        else:
-            self.backs, self.bad = self.backs + 1, 0
-            salt = self.at.salt + 1
-            if self.backs > ROLLBACKS or not self._recall():
-                remedy = (
-                    "Lower the learning rate, clip gradients, or look at the data; the last good checkpoint is kept."
-                )
-                raise RunError("the loss is not finite any more", got=f"step {step + 1}", remedy=remedy)
-            self.at.salt = salt
-            note = f"{SKIPS + 1} bad steps in a row: back to step {self.at.step}, with other data"
-        self._log({"step": self.at.step, "note": note})
-        if self.world.leads:
-            self.watch(Progress(self.at.step, self.training.steps, loss, {}, note))

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from continua.axes import Discretisation
 from continua.errors import ConfigError
-from continua.flow import Direct, Fixed, Solver
+from continua.flow import Direct, Fixed, SaveAt, Solver
 from continua.flow.cost import Chord
 from continua.flow.solvers.solver import OneStep, Wrapper, velocity_of
 from continua.flow.stepping import StepPlan
@@ -147,8 +147,15 @@ class _Elsewhere(nn.Module):
     def __getattr__(self, name: str) -> Any:
         return super().__getattr__(name) if name == "whole" else getattr(self.whole, name)
 
-    def run(self, batch: Any, **options: Any) -> Any:
-        return self.whole.run(batch, self.where, **options)
+    def run(
+        self,
+        batch: Any,
+        at: Discretisation | None = None,
+        *,
+        keep: SaveAt = SaveAt(),  # noqa: B008  (frozen)
+        cost: Any = None,
+    ) -> Any:
+        return self.whole.run(batch, self.where, keep=keep, cost=cost)
 
 
 @contextmanager

@@ -12,7 +12,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from continua.axes import Discretisation, Grid
 from continua.errors import ConfigError
 from continua.flow import SaveAt
+from continua.models import Batch
 from continua.tasks import Example, Task
+from continua.training.compiled import Compiled
 from continua.training.elastic import Elastic, Lesson, block
 from continua.training.penalty import Cost, Penalties, Penalty, Seen
 from continua.typing import Tensor
@@ -36,16 +38,20 @@ class Objective(nn.Module):
     """The objective of a model on a task: one module, so that data-parallel wrappers see one forward.
 
     ``places`` are the discretisations it is computed on, with their weights; None is the native one. ``lessons`` are
-    other sizes that learn from the answers on the first of these (``elastic``).
+    other sizes that learn from the answers on the first of these (``elastic``). ``compiled`` answers in place of the
+    model where the answer alone is asked for.
     """
 
     def __init__(self, model: nn.Module, task: Task, penalties: Penalties = Penalties()) -> None:  # noqa: B008
         super().__init__()
-        self.model, self.task, self.penalties = model, task, penalties
+        self.model = model
+        self.task = task
+        self.penalties = penalties
         self.generator: torch.Generator | None = None
         self.places: Sequence[tuple[Discretisation | None, float]] = ((None, 1.0),)
         self.elastic: Elastic | None = None
         self.lessons: Sequence[Lesson] = ()
+        self.compiled: Compiled | None = None
 
     def forward(self, example: Example, whole: Whole) -> tuple[Tensor, dict[str, Tensor]]:
         """This part's share of J, and its terms: the shares of all parts add up to J.
@@ -74,7 +80,6 @@ class Objective(nn.Module):
 
     def _taught(self, elastic: Elastic, teacher: Tensor, example: Example, whole: Whole) -> Tensor:
         """What other sizes still get wrong: the data, and the answers of the first place."""
-        model: Any = self.model
         total = teacher.new_zeros(())
         imitation = getattr(self.task, "imitation", None)
         if elastic.distil > 0 and imitation is None:
@@ -85,7 +90,7 @@ class Objective(nn.Module):
             own, taught = example.rows(rows), teacher[rows]
             if lesson.tokens is not None:
                 own, taught = own.first(lesson.tokens), taught[:, : lesson.tokens]
-            answer = model.run(own.batch, at=lesson.at)[0]
+            answer = self._answer(own.batch, lesson.at)
             if elastic.distil < 1:
                 total = total + (1 - elastic.distil) * self.task.loss(answer, own)
             if elastic.distil > 0 and imitation is not None:
@@ -96,12 +101,14 @@ class Objective(nn.Module):
     def _on(self, at: Discretisation | None, example: Example, whole: Whole) -> tuple[dict[str, Tensor], int, Tensor]:
         """Loss and running costs on one discretisation, evaluations where steps were searched for, and the answer."""
         model: Any = self.model
-        running, sampled = self.penalties.running_terms, self.penalties.sampled_terms
-        options: dict[str, Any] = {} if at is None else {"at": at}
-        if sampled:
-            options["keep"] = SaveAt(every=1)
+        running = self.penalties.running_terms
+        sampled = self.penalties.sampled_terms
+        if self.compiled is not None and not running and not sampled and _steps_are_known(model, at):
+            answer = self.compiled(example.batch, at)
+            return {"loss": self.task.loss(answer, example) / whole.count}, 0, answer
+        keep = SaveAt(every=1) if sampled else SaveAt()
         with _plain(running):
-            answer, path, t = model.run(example.batch, cost=self._cost if running else None, **options)
+            answer, path, t = model.run(example.batch, at, cost=self._cost if running else None, keep=keep)
         terms = {"loss": self.task.loss(answer, example) / whole.count}
         costs = [] if path.cost is None else [path.cost]
         if sampled:
@@ -115,12 +122,24 @@ class Objective(nn.Module):
             terms["running"] = sum(cost.sum() for cost in costs) / whole.samples
         return terms, path.stats["evaluations"] if "accepted" in path.stats else 0, answer
 
+    def _answer(self, batch: Batch, at: Discretisation | None) -> Tensor:
+        if self.compiled is not None and _steps_are_known(self.model, at):
+            return self.compiled(batch, at)
+        model: Any = self.model
+        answer: Tensor = model.run(batch, at)[0]
+        return answer
+
     def _cost(self, t: Grid, d: Grid) -> Cost | None:
         return self.penalties.cost(self._seen(t, d))
 
     def _seen(self, t: Grid, d: Grid) -> Seen:
         share = None if d.is_uniform else d.weights / d.mass
         return Seen(t.observed if t.has_gaps else None, share, self.generator)
+
+
+def _steps_are_known(model: Any, at: Discretisation | None) -> bool:
+    """Whether depth is walked in steps that are decided before."""
+    return all(flow.structure(at).steps is not None for flow in model.flows)
 
 
 def _plain(terms: Sequence[Penalty]) -> Any:

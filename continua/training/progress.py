@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from continua.data.generation import ShareDone
 
@@ -25,6 +25,15 @@ class Progress(NamedTuple):
 OnProgress = Callable[[Progress], None]
 
 
+@runtime_checkable
+class Closing(Protocol):
+    """What is told of progress and has something to put away at the end."""
+
+    def close(self) -> None:
+        """Put it away."""
+        ...
+
+
 @dataclass
 class Bar:
     """A bar with loss, speed and time left."""
@@ -40,7 +49,9 @@ class Bar:
         """Show where the run is."""
         self._scores.update(at.scores)
         now = time.monotonic()
-        first_step, first_time = self._first = self._first or (at.step, now)
+        if self._first is None:
+            self._first = (at.step, now)
+        first_step, first_time = self._first
         speed = (at.step - first_step) / (now - first_time) if now > first_time else 0.0
         said = f"loss {at.loss:.4f}" + "".join(f"  {name} {value:.4f}" for name, value in self._scores.items())
         if sys.stderr.isatty():

@@ -1,7 +1,6 @@
 """How a model is trained: numbers that are written into the run."""
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -26,9 +25,10 @@ class Training:
     ``patience`` ends the run after so many evaluations without a better one. ``adjoint`` says how gradients are
     computed. ``at`` is the discretisation on which the loss, its running costs and held-out data are computed, a
     tolerance instead of steps among them (None: the native one); one that is drawn anew at every step
-    (``Discretisations``) serves the loss alone, and held-out data are measured on the native one. ``sharded`` shards
-    weights among processes instead of copying them. ``tensorboard`` draws the history as curves too, into the run's
-    folder ``curves``.
+    (``Discretisations``) serves the loss alone, and held-out data are measured on the native one. ``elastic`` lets
+    other sizes learn beside the native one. ``compile`` runs the model through ``torch.compile``, forward and
+    backward; what has no graph (running costs, a search for steps) stays as it is. ``sharded`` shards weights among
+    processes instead of copying them. ``tensorboard`` draws the history as curves, into the run's folder ``curves``.
     """
 
     steps: int = 2000
@@ -42,26 +42,24 @@ class Training:
     adjoint: Adjoint | None = None
     at: Discretisation | Discretisations | None = None
     elastic: Elastic | None = None
+    compile: bool = False
     sharded: bool = False
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "evaluate_every", "save_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} counts from one", got=getattr(self, name), remedy=f"Use {name} ≥ 1.")
+        counts = {
+            "steps": self.steps,
+            "accumulate": self.accumulate,
+            "evaluate_every": self.evaluate_every,
+            "save_every": self.save_every,
+        }
+        for name, count in counts.items():
+            if count < 1:
+                raise ConfigError(f"{name} counts from one", got=count, remedy=f"Use {name} ≥ 1.")
         discretisations(self.at)  # refuses what is none
         if self.precision not in PRECISIONS:
             remedy = nearest(self.precision, list(PRECISIONS))
             raise ConfigError("this precision is not known", got=self.precision, remedy=remedy)
-
-    @classmethod
-    def of(cls, settings: dict[str, Any]) -> "Training":
-        """Settings by name; an unknown one names the nearest."""
-        known = [f.name for f in fields(cls)]
-        for name in settings:
-            if name not in known:
-                raise ConfigError("fit does not know this setting", got=name, remedy=nearest(name, known))
-        return cls(**settings)
 
     @property
     def autocast(self) -> torch.dtype | None:

@@ -224,8 +224,11 @@ def test_settings_are_checked_and_kept() -> None:
         Training(steps=0)
     with refused(ConfigError, "got bloat16", "Did you mean 'bfloat16'?"):
         Training(precision="bloat16")
-    with refused(ConfigError, "got evaluate_evry", "Did you mean 'evaluate_every'?"):
+    with pytest.raises(TypeError, match="evaluate_evry"):
         fit(tiny_model(), tiny_task(), evaluate_evry=3)
+    with refused(ConfigError, "got 'evaluate_evry'", "Did you mean 'evaluate_every'?"):
+        from_plain({"kind": "Training", "evaluate_evry": 3})
+    assert from_plain({"kind": "Training", "steps": 3}).compile is False  # as earlier versions wrote it
 
 
 def test_a_fit_without_a_folder_writes_nothing(tmp_path, monkeypatch) -> None:
