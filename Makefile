@@ -29,16 +29,17 @@ demo: $(CORE) ## train one elastic text model (four minutes), print and draw all
 
 # Compiled files are kept whatever the surroundings say: tests start the interpreter a few dozen times.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+SHAPES := CONTINUA_SHAPES=1 $(PYTEST) -m 'shapes and not slow'
 
 test: $(DEV) ## run the quick tests (ARGS='-k attention' for some, ARGS='-m slow' for the slow ones)
 	@$(PYTEST) $(ARGS)
 
 test-shapes: $(DEV) ## run the laws and the special cases with every shape and type checked at run time
-	@CONTINUA_SHAPES=1 $(PYTEST) -m 'shapes and not slow' $(ARGS)
+	@$(SHAPES) $(ARGS)
 
-test-all: $(DEV) ## run every test: quick, slow, and the shapes (an hour)
+test-all: $(DEV) ## run every test: the quick and the slow ones, then the shapes
 	@$(PYTEST) -m '' $(ARGS)
-	@CONTINUA_SHAPES=1 $(PYTEST) -m shapes $(ARGS)
+	@$(SHAPES) $(ARGS)
 
 lint: $(DEV) ## ruff, mypy and a strict build of the docs
 	$(BIN)/ruff check .

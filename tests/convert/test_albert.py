@@ -18,9 +18,10 @@ from continua.convert.huggingface import hf_names
 from continua.errors import CheckpointError
 from continua.models import zoo
 from tests.exact import EXACT, aligned, gap, gradients, numbers, stirred, worst
+from tests.lazy import Lazily
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-transformers = pytest.importorskip("transformers")
+transformers = Lazily("transformers")
 
 VOCAB, WIDTH, D, HEADS, STEPS, CONTEXT = 23, 6, 16, 4, 4, 12
 B, N = 2, 7

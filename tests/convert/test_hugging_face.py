@@ -19,9 +19,10 @@ import continua as ct
 from continua.convert.huggingface import hf_names
 from continua.convert.names import NameMap
 from tests.exact import EXACT, gap, gradients, numbers, stirred, worst
+from tests.lazy import Lazily
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-transformers = pytest.importorskip("transformers")
+transformers = Lazily("transformers")
 
 VOCAB, D, HEADS, LAYERS, CONTEXT = 23, 16, 4, 3, 12
 B, N = 2, 7

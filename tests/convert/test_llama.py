@@ -27,9 +27,10 @@ from tests.convert.test_hugging_face import (
 )
 from tests.exact import gap, gradients, stirred
 from tests.islands import ISLANDS, Float32Shapes, lifted
+from tests.lazy import Lazily
 from tests.refusals import refused
 
-transformers = pytest.importorskip("transformers")
+transformers = Lazily("transformers")
 
 pytestmark = pytest.mark.usefixtures("quiet_hugging_face")
 

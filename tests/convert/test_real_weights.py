@@ -16,12 +16,13 @@ from continua.errors import CheckpointError
 from continua.fields import counted
 from continua.models import Readout, Transformer
 from tests.exact import aligned, gap
+from tests.lazy import Lazily
 from tests.packages import as_safetensors, folder_of
 from tools.packages import MINILM, RXNMAPPER, SMOLLM2
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
+transformers = Lazily("transformers")
+tokenizers = Lazily("tokenizers")
 
 # With sdpa both sides call the same kernels and often agree to the last bit; eager attention is other arithmetic.
 EACH_ATTENTION = pytest.mark.parametrize("attention", ["sdpa", "eager"])

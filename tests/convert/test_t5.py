@@ -29,9 +29,10 @@ from tests.convert.test_hugging_face import (
 )
 from tests.exact import gap, gradients, numbers, stirred
 from tests.islands import Float32Shapes, lifted
+from tests.lazy import Lazily
 from tests.refusals import refused
 
-transformers = pytest.importorskip("transformers")
+transformers = Lazily("transformers")
 
 B, N, S = 2, 9, 11  # tokens of the target and of the source: beyond the reach of the buckets
 IDS = torch.randint(0, VOCAB, (B, N), generator=torch.Generator().manual_seed(4))

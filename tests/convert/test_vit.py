@@ -20,9 +20,10 @@ from continua.errors import ConfigError, ShapeError
 from continua.models import Pixels, zoo
 from tests.exact import EXACT, aligned, gap, gradients, numbers, stirred, worst
 from tests.islands import lifted
+from tests.lazy import Lazily
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-transformers = pytest.importorskip("transformers")
+transformers = Lazily("transformers")
 
 D, HEADS, LAYERS, LABELS = 16, 4, 3, 5
 SHAPES = {  # image, patch, channels

@@ -22,11 +22,12 @@ from continua.models import EncoderDecoder, Readout, States, Tokens, Transformer
 from continua.models.build import discrete_axes, pre_norm
 from continua.operators import GELU, Attention, Causal, LayerNorm, Learned, Pointwise
 from tests.exact import gap, numbers
+from tests.lazy import Lazily
 from tests.packages import folder_of, unpickled
 from tools.packages import WHISPER
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-transformers = pytest.importorskip("transformers")
+transformers = Lazily("transformers")
 
 D, HEADS, DEPTH, VOCAB, FRAMES, CONTEXT = 384, 6, 4, 51864, 1500, 448
 BIASED = ("q", "v", "o")

@@ -3,14 +3,12 @@
 import json
 import subprocess
 import sys
-import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy
 import pytest
 import torch
-from scipy.integrate import solve_ivp
 from torch import Tensor
 
 from continua.flow import (
@@ -31,12 +29,11 @@ from continua.flow import (
 )
 from continua.flow.solvers.runge_kutta import RungeKutta, Tableau
 from tests.flows import learning, pulled, towards
+from tests.lazy import Lazily
 from tests.measure import gap, random
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # what it says while it is imported is not ours
-    from torchdiffeq import odeint
-
+integrate = Lazily("scipy.integrate")
+torchdiffeq = Lazily("torchdiffeq")
 SAME = 1e-12  # the same formulas in another order of operations
 TIGHT = Adaptive(rtol=1e-10, atol=1e-10)
 
@@ -80,7 +77,7 @@ def problem(name: str) -> tuple[Any, Tensor, tuple[float, float], Any]:
 def test_tight_solves_agree_with_scipy(name, solver) -> None:
     f, x0, span, args = problem(name)
     points = numpy.linspace(span[0], span[1], 7)
-    oracle = solve_ivp(
+    oracle = integrate.solve_ivp(
         lambda z, x: f(z, torch.from_numpy(x), args).numpy(), span, x0.numpy(), method="DOP853", rtol=1e-12,
         atol=1e-12, t_eval=points,
     )  # fmt: skip
@@ -94,7 +91,7 @@ def test_tight_solves_agree_with_scipy(name, solver) -> None:
 @pytest.mark.parametrize(("solver", "method"), [(Dopri5(), "RK45"), (Bosh3(), "RK23")], ids=str)
 def test_about_as_many_evaluations_are_needed_as_in_scipy(name, solver, method) -> None:
     f, x0, span, args = problem(name)
-    oracle = solve_ivp(
+    oracle = integrate.solve_ivp(
         lambda z, x: f(z, torch.from_numpy(x), args).numpy(), span, x0.numpy(), method=method, rtol=1e-5, atol=1e-5
     )
     path = solve(f, x0, span, args=args, solver=solver, control=Adaptive(rtol=1e-5, atol=1e-5))
@@ -133,7 +130,7 @@ def test_fixed_steps_and_their_gradients_are_those_of_torchdiffeq(name, method) 
             states = torch.stack(path.x)
         else:
             grid = torch.linspace(*span, 17, dtype=torch.float64)
-            states = odeint(lambda z, x, args=args: f(z, x, args), x0, grid, method=method)
+            states = torchdiffeq.odeint(lambda z, x, args=args: f(z, x, args), x0, grid, method=method)
         found.append([states, *pulled(towards(states), x0, args)])
     assert all(gap(a, b) < SAME for a, b in zip(*found, strict=True))
 
@@ -153,7 +150,7 @@ def test_tight_adaptive_gradients_are_those_of_torchdiffeq(name, solver, method,
             final = solve(f, x0, span, args=args, solver=solver, control=control, adjoint=adjoint).final
         else:
             ends = torch.tensor(span, dtype=torch.float64)
-            final = odeint(
+            final = torchdiffeq.odeint(
                 lambda z, x, args=args: f(z, x, args), x0, ends, method=method, rtol=tolerance, atol=tolerance
             )[-1]
         found.append([final, *pulled(towards(final), x0, args)])

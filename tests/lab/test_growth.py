@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import special
 
 from continua.errors import ConfigError
 from continua.flow import RK4, Fixed, OnSphere
@@ -19,7 +18,10 @@ from continua.lab.theory.growth import crossovers, growth_rates, k_max, layer_fa
 from continua.lab.theory.meanfield import circle_nodes, mean_field
 from continua.lab.theory.meanfield_sphere import sphere_mean_field
 from continua.typing import Tensor
+from tests.lazy import Lazily
 from tests.refusals import refused
+
+special = Lazily("scipy.special")
 
 ON_CIRCLE = 1e-6  # asked for by the specification; 20 steps of RK4 over one e-folding lose about 1e-7
 ON_SPHERE = 1e-5

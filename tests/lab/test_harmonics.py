@@ -5,14 +5,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import special
 
 from continua.errors import ConfigError, ShapeError
 from continua.geometry import sphere
 from continua.lab.particles.bessel import log_means
 from continua.lab.particles.harmonics import Harmonics, harmonics_at
 from continua.typing import Tensor
+from tests.lazy import Lazily
 from tests.refusals import refused
+
+special = Lazily("scipy.special")
 
 ROUND_OFF = 1e-12  # sums over some thousand nodes of numbers of order one to ten
 

@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from scipy.integrate import solve_ivp
 
 from continua.geometry import sphere
 from continua.lab.particles.clusters import causal_limit, collapse_rate
@@ -14,7 +13,9 @@ from continua.lab.particles.fixed_points import continuation, stability
 from continua.lab.particles.interaction import SelfAttention, Unnormalised
 from continua.lab.particles.particles import Particles
 from continua.lab.particles.simulate import Norm, free, layers, simulate
+from tests.lazy import Lazily
 
+integrate = Lazily("scipy.integrate")
 FOLLOWED = 1e-5  # simulations have rtol 1e-6 a step
 TAIL = 2e-3  # a rate fitted below 1 − ⟨cos⟩ = 1e-3
 EXPONENT = 0.02  # an exponent fitted over a decade, c/t away from its limit
@@ -51,7 +52,9 @@ def test_orthogonal_tokens_stay_equiangular(kind, n, beta):
         z = math.exp(beta) + (n - 1) * math.exp(beta * g) if kind is SelfAttention else n
         return [2 * math.exp(beta * g) * (1 - g) * (1 + (n - 1) * g) / z]
 
-    wanted = torch.from_numpy(solve_ivp(derivative, (0, 2), [0.0], t_eval=times.tolist(), rtol=1e-10, atol=1e-12).y[0])
+    wanted = torch.from_numpy(
+        integrate.solve_ivp(derivative, (0, 2), [0.0], t_eval=times.tolist(), rtol=1e-10, atol=1e-12).y[0]
+    )
     found = cosines(simulate(kind(beta), Particles.orthogonal(n), 2.0, save=times).x)
     torch.testing.assert_close(found, wanted[:, None].expand_as(found), rtol=0, atol=FOLLOWED)
     if beta == 0:

@@ -6,7 +6,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from scipy import optimize, stats
 
 from continua.errors import ConfigError, ShapeError
 from continua.geometry import sphere
@@ -19,7 +18,11 @@ from continua.lab.theory.wasserstein import (
     sphere_wasserstein,
 )
 from continua.typing import Tensor
+from tests.lazy import Lazily
 from tests.refusals import refused
+
+optimize = Lazily("scipy.optimize")
+stats = Lazily("scipy.stats")
 
 EXACT = 1e-12  # the best cut is known to 1e-15, and costs are sums of a few dozen numbers of order one
 
