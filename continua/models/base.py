@@ -54,6 +54,7 @@ class ModelBase(nn.Module):
         observed: Tensor | None = None,
         generator: torch.Generator | None = None,
         pad: int | None = None,
+        compile: bool = False,
     ) -> Tensor:
         """Write on behind ``prompt``, for an encoder–decoder ``Batch(start tokens, source=…)``; see ``generate``."""
         return generate(
@@ -65,6 +66,7 @@ class ModelBase(nn.Module):
             observed=observed,
             generator=generator,
             pad=pad,
+            compile=compile,
         )
 
     def save(self, folder: str | Path) -> Path:

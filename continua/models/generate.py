@@ -14,10 +14,14 @@ from continua.axes import Discretisation, Grid, Points, counting
 from continua.errors import ConfigError, GridError, MaskError, ShapeError, SolveError
 from continua.flow import Fixed
 from continua.models.batch import Batch, place
-from continua.models.model import Pass
+from continua.models.model import Pass, constant_weight
 from continua.models.sampling import Greedy, Sampling
 from continua.operators import Attention, Cache, Context
+from continua.operators.cache import StaticCache
+from continua.tree import mapped
 from continua.typing import Tensor
+
+ROOM = 64  # buffers of a compiled step are a multiple of this long
 
 
 @runtime_checkable
@@ -38,12 +42,14 @@ def generate(
     observed: Tensor | None = None,
     generator: torch.Generator | None = None,
     pad: int | None = None,
+    compile: bool = False,
 ) -> Tensor:
     """Return the prompt [b, n] with up to ``tokens`` more tokens written behind it.
 
     ``model`` is a model or a view of one; an encoder–decoder takes ``Batch(start tokens, source=…)``. ``observed``
     marks the tokens of a padded prompt: positions count these alone. A sample that wrote one of ``stop`` is filled with
-    ``pad`` (by default the first stop token), and all ends when every sample has.
+    ``pad`` (by default the first stop token), and all ends when every sample has. ``compile`` compiles the step of one
+    token whole: worth its half minute for many tokens, of many calls with prompts and tokens of one length.
 
     >>> from continua.models import zoo
     >>> model = zoo.gpt2(vocab=64, d=16, heads=2, depth=2, context=8)
@@ -51,7 +57,9 @@ def generate(
     torch.Size([1, 8])
     """
     batch = _together(prompt, observed)
-    new = stream(model, batch, tokens=tokens, sampling=sampling, stop=stop, generator=generator, pad=pad)
+    new = stream(
+        model, batch, tokens=tokens, sampling=sampling, stop=stop, generator=generator, pad=pad, compile=compile
+    )
     return torch.cat([batch.values, *(token[:, None] for token in new)], 1)  # type: ignore[list-item]
 
 
@@ -65,6 +73,7 @@ def stream(
     observed: Tensor | None = None,
     generator: torch.Generator | None = None,
     pad: int | None = None,
+    compile: bool = False,
 ) -> Iterator[Tensor]:
     """Yield each new token [b] as soon as it is made; the arguments are those of ``generate``."""
     at = None
@@ -83,7 +92,10 @@ def stream(
     _check_numbers(ends, vocab, "stop and pad are tokens: the vocabulary")
     _check_room(decoder, int(t.observed.sum(-1).max()), tokens)
     filler = pad if pad is not None else next(iter(stop), 0)
-    writer = _Writer(decoder, decoder.settle(at), t)
+    chosen = decoder.settle(at)
+    if compile:
+        _check_compiled(decoder, t)
+    writer = _CompiledWriter(decoder, chosen, t, tokens) if compile else _Writer(decoder, chosen, t)
     writer.entry = model
     beside = model.beside if decoder is not model else None
     return _tokens(writer, batch, sampling, tokens, _End(tuple(stop), filler), beside and (beside, at), generator)
@@ -167,6 +179,61 @@ class _Writer:
         return logits[:, -1]
 
 
+class _CompiledWriter(_Writer):
+    """A writer whose step of one token is compiled whole, with buffers that have room for all tokens."""
+
+    def __init__(self, model: Any, at: Discretisation, t: Grid, tokens: int) -> None:
+        super().__init__(model, at, t)
+        self.reads = mapped(self.reads, constant_weight)
+        self.room = -(-(len(t) + tokens) // ROOM) * ROOM
+        self.step: Any = None
+
+    def write(self, token: Tensor) -> Tensor:
+        """Take one token [b] in; return the logits behind it."""
+        if self.step is None:
+            self.step = decoding_step(self.model, self.at, self.reads, StaticCache(self.cache, self.room))
+        logits: Tensor = self.step(token)
+        self.step.cache.place.add_(1)
+        return logits
+
+
+@dataclass(frozen=True)
+class DecodingStep:
+    """Logits behind one token whose place is a tensor: a function of tensors alone, so that it compiles."""
+
+    model: Any
+    at: Discretisation
+    reads: Any
+    cache: StaticCache
+    like: Tensor
+
+    def __call__(self, token: Tensor) -> Tensor:
+        """[b] → [b, v]."""
+        place = self.cache.place.to(self.like.dtype)[:, None]
+        t = Grid(place, torch.ones_like(place[..., 0]), is_counting=True, is_uniform=True, is_unit=True)
+        told = Pass(Context(cache=self.cache), tokens=t, reads=self.reads, last=True)
+        logits: Tensor = self.model(Batch(token[:, None]), self.at, told)
+        return logits[:, -1]
+
+
+class _Compiled:
+    """A step and its compiled form."""
+
+    def __init__(self, step: DecodingStep) -> None:
+        self.cache = step.cache
+        self.run = torch.compile(step, fullgraph=True, dynamic=False)
+
+    def __call__(self, token: Tensor) -> Tensor:
+        """[b] → [b, v]."""
+        logits: Tensor = self.run(token)
+        return logits
+
+
+def decoding_step(model: Any, at: Discretisation, reads: Any, cache: StaticCache) -> _Compiled:
+    """The compiled step of a model on one discretisation."""
+    return _Compiled(DecodingStep(model, at, reads, cache, model.structure(at).grids.d.nodes))
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -220,6 +287,14 @@ def _check_model(decoder: Any, at: Discretisation | None) -> None:
         if isinstance(part, Attention) and not part.cross and not (part.mask is not None and part.mask.is_causal):
             remedy = "Build the model with mask=Causal()."
             raise MaskError("generation needs a causal model", got=f"attention with mask {part.mask}", remedy=remedy)
+
+
+def _check_compiled(decoder: Any, t: Grid) -> None:
+    """A compiled step writes behind prompts of one length, and looks at its own tokens alone."""
+    crossed = any(isinstance(part, Attention) and part.cross for part in decoder.block.modules())
+    if crossed or decoder.bank is not None or t.has_gaps:
+        got = "padded prompts" if t.has_gaps else "attention to a source"
+        raise ConfigError("a compiled step reads tokens of its own", got=got, remedy="Use compile=False there.")
 
 
 def _check_numbers(ids: Tensor, vocab: int, what: str) -> None:

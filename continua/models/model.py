@@ -38,6 +38,11 @@ class Reads:
     source: "Reads | None" = None  # of the flow that encodes the source
 
 
+def constant_weight(weight: Tensor) -> Tensor:
+    """The same numbers as a parameter without gradient: of parameters a compiler takes the shapes as given."""
+    return nn.Parameter(weight.detach(), requires_grad=False)
+
+
 @dataclass
 class Pass:
     """One pass through a model: what it is told beside the batch, and what it leaves beside the answer.

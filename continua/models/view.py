@@ -4,13 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 
 from continua.axes import Discretisation
 from continua.flow import Trajectory
 from continua.models.batch import Batch
 from continua.models.generate import generate
-from continua.models.model import Pass, Reads
+from continua.models.model import Pass, Reads, constant_weight
 from continua.models.sampling import Greedy, Sampling
 from continua.tree import mapped
 from continua.typing import Sequence, Tensor
@@ -31,7 +30,7 @@ class View:
     def held(self) -> "FrozenView":
         """A view that reads the weights now and keeps them: for serving, while they do not change."""
         with torch.no_grad():
-            reads = mapped(self.model.read(self.discretisation), _constant)
+            reads = mapped(self.model.read(self.discretisation), constant_weight)
         return FrozenView(self.model, self.discretisation, reads)
 
     def states(self, batch: Batch | Tensor, every: int = 1) -> Trajectory:
@@ -49,6 +48,7 @@ class View:
         observed: Tensor | None = None,
         generator: torch.Generator | None = None,
         pad: int | None = None,
+        compile: bool = False,
     ) -> Tensor:
         """Write on behind ``prompt`` on this discretisation; see ``models.generate``."""
         return generate(
@@ -60,16 +60,12 @@ class View:
             observed=observed,
             generator=generator,
             pad=pad,
+            compile=compile,
         )
 
     def __str__(self) -> str:
         settled: Discretisation = self.model.settle(self.discretisation)
         return settled.describe(self.model.axes)
-
-
-def _constant(weight: Tensor) -> Tensor:
-    """The same numbers as a parameter: of those a compiler takes the shapes as given."""
-    return nn.Parameter(weight.detach(), requires_grad=False)
 
 
 @dataclass(frozen=True)

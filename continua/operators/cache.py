@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import ClassVar
+
+import torch
 
 from continua.axes import Grid
 from continua.typing import Tensor
@@ -14,6 +17,8 @@ class Cache:
     same order, so the i-th call of an operator belongs to the i-th call for the tokens before. (Depth alone would not
     do: the middle stages of RK4 share theirs.)
     """
+
+    is_static: ClassVar[bool] = False  # whether sources stand in buffers of one size, those to come behind the rest
 
     def __init__(self) -> None:
         self.grid: Grid | None = None
@@ -57,6 +62,51 @@ class Cache:
         if (id(operator), z) not in self._made:
             self._made[id(operator), z] = make()
         return self._made[id(operator), z]
+
+
+class StaticCache(Cache):
+    """Keys and values in buffers of one size, for a compiled step: where the next token goes is a tensor.
+
+    All rows of a buffer are sources; the causal mask leaves out those behind ``place``, which are still empty.
+    """
+
+    is_static = True
+
+    def __init__(self, past: Cache, size: int) -> None:
+        super().__init__()
+        first = next(iter(past._kept.values()))[0]
+        self.size = size
+        self.place = torch.full((1,), len(past), dtype=torch.long, device=first.device)
+        self.buffers = [
+            (_filled(k, len(past), size), _filled(v, len(past), size)) for k, v in past._kept.values()
+        ]  # in the order of evaluation
+        self.visit = 0
+
+    def sources(self, t: Grid) -> Grid:
+        """Every row of the buffers."""
+        nodes = torch.arange(self.size, device=t.nodes.device, dtype=t.nodes.dtype)
+        ones = torch.ones_like(nodes)
+        return Grid(nodes[:, None], ones, is_counting=True, is_uniform=True, is_unit=True)
+
+    def extend(self, operator: object, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Write one token's keys and values into their row."""
+        all_k, all_v = self.buffers[self.visit]
+        self.visit += 1
+        all_k.index_copy_(2, self.place, k)
+        all_v.index_copy_(2, self.place, v)
+        return all_k, all_v
+
+    def append(self, t: Grid) -> None:
+        """The next token begins with the first evaluation again."""
+        self.visit = 0
+
+
+def _filled(kept: Tensor, count: int, size: int) -> Tensor:
+    """A buffer of one size with the first rows in it, zero elsewhere: a weight of zero times NaN would be NaN."""
+    b, h, _, e = kept.shape
+    room = kept.new_zeros(b, h, size, e)
+    room[:, :, :count] = kept[:, :, :count]
+    return room
 
 
 def _roomier(kept: Tensor | None, new: Tensor, start: int) -> Tensor:

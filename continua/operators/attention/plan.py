@@ -206,11 +206,11 @@ def once_for_all_depths(made: Plan, scores: Scores, like: Tensor, queries: int) 
     return Scores(queries=scores.queries, keys=scores.keys, present=scores.present, bias=bias)
 
 
-def next_row(made: Plan, scores: Scores, like: Tensor, itself: bool) -> tuple[Plan, Scores]:
-    """The same plan for one new query behind all its sources (generation): its bias is made once for all depths."""
+def next_row(made: Plan, scores: Scores, like: Tensor, behind: bool) -> tuple[Plan, Scores]:
+    """The same plan for one new query, ``behind`` all its sources or not: its bias is made once for all depths."""
     if not made.kernel.is_dot:
         return made, scores
-    made = replace(made, row=True, mask=None if itself and isinstance(made.mask, Causal) else made.mask)
+    made = replace(made, row=True, mask=None if behind and isinstance(made.mask, Causal) else made.mask)
     plain = _needs_no_pairs(made.position, causal=False) and not (made.weighted or made.split_cell)
     if plain and made.mask is None and scores.pairs is None:
         return made, scores
