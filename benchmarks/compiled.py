@@ -23,7 +23,7 @@ from typing import Any
 import depth
 import torch
 import torch.nn.functional as F
-from common import Estimate, Row, cpu_seconds, environment, interleaved, peak_bytes, ratio, row, write
+from common import Estimate, Row, cpu_seconds, environment, estimate, interleaved, peak_bytes, ratio, row, write
 from rich.console import Console
 from rich.table import Table
 from special_case import SHAPE, hugging_face
@@ -141,7 +141,7 @@ def held(rounds: int) -> list[Row]:
         for name, size in SIZES.items():
             view = model.at(**size).held()
             plain = Plain(**size).eval()
-            ours, theirs = (view, plain) if how == "eager" else (compiled(view), compiled(plain))
+            ours, theirs = (view, plain) if how == "eager" else (view.compiled(), compiled(plain))
             for _ in range(3):
                 ours(ids)
                 theirs(ids)
@@ -216,60 +216,48 @@ def training(rounds: int) -> list[Row]:
 @torch.no_grad()
 def solvers(rounds: int) -> list[Row]:
     """RK4 compiled whole beside its compiled field; Dopri5's search with the compiled field beside the eager one."""
-    rows = []
-    for size, rk4, dopri in ((depth.SMALL, 3.0, 14.0), (depth.MEDIUM, 1.5, 5.0)):
-        case = depth.Case(size)
-        x = case.x
-        field, args = case.bind()
-        read = read_at(field, [(0.5,)] * 2, args)
+    rows = solver_rows(depth.SMALL, rounds, 3.0, 14.0)
+    return rows + solver_rows(depth.MEDIUM, rounds, 1.5, 5.0)
 
-        def alone(x: Tensor, field: Any = field, read: Any = read) -> Tensor:
-            return field(0.5, x, read)
 
-        def whole(x: Tensor, alone: Any = alone) -> Tensor:
-            return solve(lambda z, x, _: alone(x), x, depth.SPAN, solver=RK4(), control=Fixed(depth.STEPS)).final
+def solver_rows(size: Any, rounds: int, whole: float, searched: float) -> list[Row]:
+    """Both rows for one size of the field, whose weights are those of the middle of depth."""
+    case = depth.Case(size)
+    x = case.x
+    field, args = case.bind()
+    read = read_at(field, [(0.5,)] * 2, args)
 
-        count = 4 * depth.STEPS
-        quick = compiled(alone)
-        engine = compiled(whole)
+    def alone(x: Tensor) -> Tensor:
+        return field(0.5, x, read)
 
-        def bare(quick: Any = quick, x: Tensor = x, count: int = count) -> None:
-            for _ in range(count):
-                quick(x)
+    def engine(x: Tensor) -> Tensor:
+        return solve(lambda z, x, _: alone(x), x, depth.SPAN, solver=RK4(), control=Fixed(depth.STEPS)).final
 
-        search = {"evaluations": 0}
+    quick = compiled(alone)
+    whole_engine = compiled(engine)
 
-        def searched(quick: Any = quick, x: Tensor = x) -> None:
-            path = solve(lambda z, x, _: quick(x), x, depth.SPAN, solver=Dopri5(), control=depth.Adaptive(rtol=1e-4))
-            search["evaluations"] = path.stats["evaluations"]
+    def search() -> int:
+        control = depth.Adaptive(rtol=1e-4)
+        path = solve(lambda z, x, _: quick(x), x, depth.SPAN, solver=Dopri5(), control=control)
+        return int(path.stats["evaluations"])
 
-        searched()
-
-        def as_often(alone: Any = alone, x: Tensor = x) -> None:
-            for _ in range(search["evaluations"]):
-                alone(x)
-
-        def quick_as_often(quick: Any = quick, x: Tensor = x) -> None:
-            for _ in range(search["evaluations"]):
-                quick(x)
-
-        works = {
-            "engine": lambda engine=engine, x=x: engine(x),
-            "bare": bare,
-            "search": searched,
-            "eager": as_often,
-            "quick": quick_as_often,
-        }
-        seen = interleaved({name: many(work, 3) for name, work in works.items()}, rounds, 2)
-        overhead = ratio(seen["engine"], seen["bare"])
-        percent = Estimate(*(100 * (value - 1) for value in (overhead.median, overhead.low, overhead.high)))
-        rows.append(limited(f"RK4 compiled whole, over its compiled field, {size.name}", percent, rk4, unit="%"))
-        extra = [100 * (a - b) / c for a, b, c in zip(seen["search"], seen["quick"], seen["eager"], strict=True)]
-        from common import estimate
-
-        name = f"Dopri5, search over the compiled field, of the eager field's time, {size.name}"
-        rows.append(limited(name, estimate(extra), dopri, unit="%"))
-    return rows
+    count = search()
+    works = {
+        "engine": lambda: whole_engine(x),
+        "its field": lambda: [quick(x) for _ in range(4 * depth.STEPS)],
+        "search": search,
+        "eager field": lambda: [alone(x) for _ in range(count)],
+        "quick field": lambda: [quick(x) for _ in range(count)],
+    }
+    seen = interleaved({name: many(work, 3) for name, work in works.items()}, rounds, 2)
+    over = estimate([100 * (a / b - 1) for a, b in zip(seen["engine"], seen["its field"], strict=True)])
+    parts = zip(seen["search"], seen["quick field"], seen["eager field"], strict=True)
+    extra = estimate([100 * (a - b) / c for a, b, c in parts])
+    name = f"Dopri5, search with the compiled field, share of the eager field, {size.name}"
+    return [
+        limited(f"RK4 compiled whole, over its compiled field, {size.name}", over, whole, unit="%"),
+        limited(name, extra, searched, unit="%"),
+    ]
 
 
 # --- beside version 0.1 ----------------------------------------------------------------------------------------------
@@ -284,7 +272,8 @@ import continua as ct
 from continua.models import zoo
 torch.manual_seed(0)
 shape = {shape}
-model = zoo.gpt2(vocab=shape["vocab"], d=shape["d"], heads=shape["heads"], depth=shape["depth"], context=shape["tokens"])
+sizes = {"vocab": shape["vocab"], "d": shape["d"], "heads": shape["heads"], "depth": shape["depth"]}
+model = zoo.gpt2(**sizes, context=shape["tokens"])
 ids = torch.randint(shape["vocab"], (shape["batch"], shape["tokens"] + 1))
 def step():
     model.zero_grad(set_to_none=True)

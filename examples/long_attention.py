@@ -19,7 +19,9 @@ import torch
 from continua.axes import (
     Axes,
     Counting,
+    Depths,
     GaussLegendre,
+    Grids,
     Interval,
     Lattice,
     MonteCarlo,
@@ -30,7 +32,7 @@ from continua.axes import (
     grid_on,
 )
 from continua.fields import counted
-from continua.operators import Attention, FewSources, Nystrom, PositiveFeatures, Softmax, depth_grid
+from continua.operators import Attention, FewSources, Nystrom, PositiveFeatures, Softmax
 
 TOKENS, CLOSE = 4096, 1e-2
 AXES = Axes(t=Times(), d=Points(32), h=Points(4), e=Points(8), m=Points(32), z=Interval())
@@ -45,19 +47,19 @@ FAMILIES: dict[str, tuple[Any, tuple[int, ...]]] = {
 }
 
 
-def setting() -> tuple[Attention, dict[str, Any], torch.Tensor]:
+def setting() -> tuple[Attention, Grids, torch.Tensor]:
     """An operator, its grids, and a smooth state at irregular times."""
     torch.manual_seed(0)
     steps = 0.1 + torch.rand(TOKENS, dtype=torch.float64)
     times = (steps.cumsum(0) / steps.sum()).float()
     operator = Attention(counted(AXES))
     grids = {k: grid_on(AXES[k], Counting(AXES[k].n)) for k in "dhem"}
-    grids = {**grids, "c": grids["d"], "t": Samples().on(AXES.t, times), "z": depth_grid((0.0,))}
+    grids = Grids(**grids, t=Samples().on(AXES.t, times), z=Depths((0.0,)))
     waves = 2 * math.pi * torch.linspace(0.2, 3.1, 32)
     return operator, grids, torch.cos(times[:, None] * waves + torch.arange(32))[None]
 
 
-def measured(operator: Attention, kernel: Any, grids: dict[str, Any], x: torch.Tensor) -> tuple[torch.Tensor, float]:
+def measured(operator: Attention, kernel: Any, grids: Grids, x: torch.Tensor) -> tuple[torch.Tensor, float]:
     """The answer, and the median of three CPU times of binding and attending, after a first try."""
     operator.kernel = kernel
     used = []

@@ -32,10 +32,15 @@ class Bank(nn.Module):
         self.keys = weights.table(slots, "d", std)
         self.values = weights.table(slots, "d", std) if separate else None
 
-    def forward(self, grids: Grids, context: Context) -> Context:
+    def read(self, grids: Grids) -> tuple[Tensor, Tensor | None]:
+        """The tables of keys and values on the d grid."""
+        return self.keys.on(d=grids.d), None if self.values is None else self.values.on(d=grids.d)
+
+    def forward(self, grids: Grids, context: Context, read: tuple[Tensor, Tensor | None] | None = None) -> Context:
         """Return the context with the slots behind it."""
-        keys = self.keys.on(d=grids.d)[None]
-        values = None if self.values is None else self.values.on(d=grids.d)[None]
+        own_keys, own_values = self.read(grids) if read is None else read
+        keys = own_keys[None]
+        values = None if own_values is None else own_values[None]
         if context.state is None or context.grid is None:
             return replace(context, state=keys, values=values, grid=self._grid(grids.tokens.nodes))
         seen = context.values

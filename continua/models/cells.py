@@ -161,7 +161,7 @@ class FromCells(nn.Module):
     def read(self, grids: Grids, table: Any) -> ReadoutWeights:
         """The operators before the head, and the head."""
         before = tuple(operator.read(grids) for operator in self.before)  # type: ignore[operator]
-        return ReadoutWeights(before, measured(self.head, grids.d))
+        return ReadoutWeights(before, measured(self.head, grids.d), self.bias)
 
     def forward(self, x: Tensor, grids: Grids, table: Any, read: ReadoutWeights | None = None) -> Tensor:
         """Return the answers [b, n, out]."""
@@ -171,5 +171,5 @@ class FromCells(nn.Module):
         weights = self.read(grids, table) if read is None else read
         for operator, own in zip(self.before, weights.before, strict=True):
             x = apply_once(operator, own, grids, x)  # type: ignore[arg-type]
-        made = linear(x, weights.kernel, self.bias.to(x))  # type: ignore[arg-type]
+        made = linear(x, weights.kernel, weights.bias)  # type: ignore[arg-type]
         return self.tiling.evaluate(grids.asked.nodes, made.unflatten(-1, (self.out, -1)), self.blend)

@@ -95,12 +95,14 @@ class Narrowed(nn.Module):
         """Whether every token has an answer of its own."""
         return self.readout.answers_each_token
 
-    def read(self, grids: Grids, table: Field | None) -> tuple[Tensor, Any]:
-        """The map from d, with the measure of d in it, and what the inner readout reads."""
-        return measured(self.map, grids.d), self.readout.read(_narrow(grids, self.size), table)
+    def read(self, grids: Grids, table: Field | None) -> tuple[Tensor, Tensor, Any]:
+        """The map from d, with the measure of d in it, its bias, and what the inner readout reads."""
+        return measured(self.map, grids.d), self.bias, self.readout.read(_narrow(grids, self.size), table)
 
-    def forward(self, x: Tensor, grids: Grids, table: Field | None, read: tuple[Tensor, Any] | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, grids: Grids, table: Field | None, read: tuple[Tensor, Tensor, Any] | None = None
+    ) -> Tensor:
         """Integrate over d, then answer."""
-        kernel, inner = self.read(grids, table) if read is None else read
-        answer: Tensor = self.readout(linear(x, kernel, self.bias), _narrow(grids, self.size), table, inner)
+        kernel, bias, inner = self.read(grids, table) if read is None else read
+        answer: Tensor = self.readout(linear(x, kernel, bias), _narrow(grids, self.size), table, inner)
         return answer

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from continua.axes import Discretisation, Grid, Points, counting
+from continua.compiling import compiled_with_constants
 from continua.errors import ConfigError, GridError, MaskError, ShapeError, SolveError
 from continua.flow import Fixed
 from continua.models.batch import Batch, place
@@ -216,22 +217,25 @@ class DecodingStep:
         return logits[:, -1]
 
 
-class _Compiled:
-    """A step and its compiled form."""
+class CompiledStep:
+    """A step of one token, compiled whole; its weights and buffers are its own."""
 
     def __init__(self, step: DecodingStep) -> None:
         self.cache = step.cache
-        self.run = torch.compile(step, fullgraph=True, dynamic=False)
+
+        def run(token: Tensor) -> Tensor:
+            return step(token)
+
+        self.run = compiled_with_constants(run)
 
     def __call__(self, token: Tensor) -> Tensor:
         """[b] → [b, v]."""
-        logits: Tensor = self.run(token)
-        return logits
+        return self.run(token)
 
 
-def decoding_step(model: Any, at: Discretisation, reads: Any, cache: StaticCache) -> _Compiled:
+def decoding_step(model: Any, at: Discretisation, reads: Any, cache: StaticCache) -> CompiledStep:
     """The compiled step of a model on one discretisation."""
-    return _Compiled(DecodingStep(model, at, reads, cache, model.structure(at).grids.d.nodes))
+    return CompiledStep(DecodingStep(model, at, reads, cache, model.structure(at).grids.d.nodes))
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

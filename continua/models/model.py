@@ -35,6 +35,7 @@ class Reads:
     embed: Any
     parts: tuple[Any, ...]
     readout: Any
+    bank: Any = None
     source: "Reads | None" = None  # of the flow that encodes the source
 
 

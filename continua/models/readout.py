@@ -22,10 +22,11 @@ def measured(head: Field, d: Grid) -> Tensor:
 
 
 class ReadoutWeights(NamedTuple):
-    """What a readout reads: the weights of the operators before the head, and the head."""
+    """What a readout reads: the weights of the operators before the head, the head and its bias."""
 
     before: tuple[Any, ...]
     kernel: Tensor | None
+    bias: Tensor | None = None
 
 
 @register
@@ -68,7 +69,8 @@ class Readout(nn.Module):
         """The operators before the head, and the head on the d grid; ``table`` is the embedding's."""
         head = table if self.tied else self.head
         kernel = measured(head, grids.d) if self.out is not None and head is not None else None
-        return ReadoutWeights(tuple(operator.read(grids) for operator in self.before), kernel)  # type: ignore[operator]
+        before = tuple(operator.read(grids) for operator in self.before)  # type: ignore[operator]
+        return ReadoutWeights(before, kernel, self.bias)
 
     def forward(self, x: Tensor, grids: Grids, table: Field | None, read: ReadoutWeights | None = None) -> Tensor:
         """Return the answer; absent tokens answer zero and enter no average."""
@@ -83,7 +85,7 @@ class Readout(nn.Module):
             x = x[:, 0]
         x = x if self.scale == 1.0 else x * self.scale
         if weights.kernel is not None:
-            x = linear(x, weights.kernel, self.bias)  # [b, t, v]
+            x = linear(x, weights.kernel, weights.bias)  # [b, t, v]
         return x if self.pool or self.first else observed_only(x, t)
 
     @property

@@ -182,7 +182,7 @@ class Transformer(ModelBase):
         Where these are found on the way (adaptive steps), or memory counts, the field is returned unread.
         """
         if self.bank is not None:
-            context = self.bank(grids, context)
+            context = self.bank(grids, context, None if reads is None else reads.bank)
         kept = (None,) * len(structure.depths) if reads is None else reads.parts
         adjoint = self._adjoint(context)
         manual = not isinstance(adjoint, Direct) and not torch.compiler.is_compiling()
@@ -332,6 +332,7 @@ class Transformer(ModelBase):
             embed=self.embed.read(grids),
             parts=tuple(operator.read(grids.with_depths(where)) for operator, where in parts),
             readout=None if self.readout is None else self.readout.read(grids, self.embed.tied_table),
+            bank=None if self.bank is None else self.bank.read(grids),
         )
 
     @property

@@ -6,13 +6,14 @@ from typing import Any
 import torch
 
 from continua.axes import Discretisation
+from continua.compiling import compiled_with_constants
 from continua.flow import Trajectory
 from continua.models.batch import Batch
 from continua.models.generate import generate
 from continua.models.model import Pass, Reads, constant_weight
 from continua.models.sampling import Greedy, Sampling
 from continua.tree import mapped
-from continua.typing import Sequence, Tensor
+from continua.typing import Callable, Sequence, Tensor
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,19 @@ class FrozenView(View):
 
     reads: Reads
     programs: dict[Any, Any] = field(default_factory=dict)
+
+    def compiled(self, dynamic: bool = False) -> Callable[[Tensor], Tensor]:
+        """The same compiled whole, for values [b, t] alone: quicker than ``torch.compile(view)``.
+
+        The weights are constants of the program, so a call checks its argument and nothing else. ``dynamic`` leaves
+        numbers of samples and tokens open; otherwise each shape is compiled once.
+        """
+        view = self
+
+        def run(values: Tensor) -> Tensor:
+            return view(values)
+
+        return compiled_with_constants(run, dynamic)
 
     @torch.no_grad()
     def __call__(self, batch: Batch | Tensor) -> Tensor:

@@ -88,6 +88,13 @@ class AttendingRecorded:
         return linear(merged(mixed), w["o"], w.get("bo"))
 
 
+@dataclass(frozen=True)
+class AttentionRead(Sampled):
+    """The weights of attention, and what its position read on the head and inner grids."""
+
+    position: Any = None
+
+
 @register
 class Attention(Operator):
     """A[x](t,d) = ∫ρ(h) ∫ α_h(t,s) (O_h V_h x)(s,d) dμ(s) dμ(h) + b_O(d), α_h = normalised exp(τ∫QK dμ(e) + bias).
@@ -146,13 +153,14 @@ class Attention(Operator):
         """Any parameter, for its device and dtype."""
         return next(self.parameters())
 
-    def read(self, grids: Grids, late: bool = False) -> Sampled:
-        """The kernels of all heads, with the calibration and ρ folded in."""
-        return sample(grids, self._weights(grids), late, self._finish(grids))
+    def read(self, grids: Grids, late: bool = False) -> AttentionRead:
+        """The kernels of all heads, with the calibration and ρ folded in, and what the position learned."""
+        own = sample(grids, self._weights(grids), late, self._finish(grids))
+        return AttentionRead(own.weights, own.reading, self.position.bind(grids.h, grids.e))
 
-    def place(self, read: Sampled, grids: Grids, context: Context) -> tuple[Bound, Args]:
+    def place(self, read: AttentionRead, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """Plan the scores, and return plain attention arithmetic."""
-        made, scores = self._plan(grids, context)
+        made, scores = self._plan(grids, context, read.position)
         heads = Heads(made, grids.e.count, self.cross)
         source = context.state if self.cross else None
         values = context.values if self.cross and context.values is not None else source
@@ -166,7 +174,7 @@ class Attention(Operator):
             return AttendingCached(heads, self, context.cache)
         return Attending(heads)
 
-    def _plan(self, grids: Grids, context: Context) -> tuple[Plan, Scores]:
+    def _plan(self, grids: Grids, context: Context, placed: Any) -> tuple[Plan, Scores]:
         """Decide how to attend, and see that every query has a key."""
         t, source, pairs = self._tokens(grids, context)
         heads = grids.h.count
@@ -180,7 +188,7 @@ class Attention(Operator):
             source,
             mask=mask,
             position=self.position,
-            placed=self.position.bind(grids.h, grids.e),
+            placed=placed,
             kernel=kernel,
             scale=self.kernel.scale(self.axes.e),
             pairs=pairs,
