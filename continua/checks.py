@@ -6,6 +6,7 @@ from contextvars import ContextVar
 
 import torch
 
+from continua.constants import constant_result
 from continua.errors import ContinuaError
 
 _looking: ContextVar[bool] = ContextVar("looking", default=True)
@@ -29,7 +30,7 @@ def without_looking() -> Iterator[None]:
         _looking.reset(before)
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def refuse_in_graph(what: str, got: str, remedy: str) -> None:
     """Refuse something inside a compiled graph: a compiler runs this while it traces, and tells the sentence."""
     raise ContinuaError(what, got=got, remedy=remedy)

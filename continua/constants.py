@@ -1,7 +1,7 @@
 """Numbers that a model knows before it runs, as tensors: made once for each device and dtype, never inside a graph.
 
-A compiled or exported model takes them as constants (``torch.compiler.assume_constant_result``), so what leads to them
-(numpy, caches, values) is not traced. Under a mode that stands in for a device, such as ``FakeTensorMode``, nothing is
+A compiled or exported model takes them as constants (``constant_result``), so what leads to them (numpy, caches,
+values) is not traced. Under a mode that stands in for a device, such as ``FakeTensorMode``, nothing is
 kept: tensors of a mode must not outlive it.
 """
 
@@ -17,7 +17,19 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 KEPT = 1024  # constants that a cache holds; the least recently used one goes first
+
+
+def constant_result(f: F) -> F:
+    """Let compiled and exported programs take what ``f`` returns as a constant, without looking inside.
+
+    The same mark as ``torch.compiler.assume_constant_result``, which would import the compiler: that takes seconds, and
+    only programs that compile should pay them. An object made inside a graph is no argument for it: the compiler
+    hands it over without its attributes. Numbers, strings and tuples of them are.
+    """
+    f._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return f
 
 
 class Cache:
@@ -78,7 +90,7 @@ def numbers(values: tuple[float, ...], device: torch.device, dtype: torch.dtype)
     return _numbers(values, device, dtype)[0]
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def _numbers(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> tuple[Tensor]:
     """In a tuple: two constant tensors of one function would get the same name in a graph."""
     return (_kept.get((values, device, dtype), lambda: tensor(np.array(values), device, dtype)),)

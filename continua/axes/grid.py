@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from continua.axes.nodes import interned
+from continua.constants import constant_result
 from continua.errors import GridError
 from continua.typing import Bool, Float, Tensor
 
@@ -135,6 +136,6 @@ def counted(n: int, like: Tensor) -> Grid:
     )
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def _counted_key(n: int) -> int:
     return interned(np.arange(float(n))[:, None]).key

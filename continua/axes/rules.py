@@ -14,6 +14,7 @@ from continua.axes.axis import Axis, Interval, Points, Product, Times, mass_of
 from continua.axes.grid import Grid
 from continua.axes.nodes import Array, Nodes, interned
 from continua.config import register
+from continua.constants import constant_result
 from continua.errors import GridError
 from continua.typing import Tensor
 
@@ -261,7 +262,7 @@ def grid_on(axis: Axis, rule: Rule, like: Tensor | None = None) -> Grid:
     return _grids.get((axis, rule, device, dtype), lambda: made_of(pieces_on(axis, rule, device, dtype)))
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def pieces_on(axis: Axis, rule: Rule, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
     """The arguments of ``Grid`` as constants of every graph. Not the grid itself: a graph makes its own objects."""
     return _pieces.get((axis, rule, device, dtype), lambda: quadrature(axis, rule).pieces(device, dtype))
@@ -295,7 +296,7 @@ def quadrature(axis: Axis, rule: Rule) -> Quadrature:
     return Quadrature(interned(axis.start + axis.length * u[:, None]), mass * w, mass * left)
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def node_numbers(axis: Axis, rule: Rule) -> tuple[float, ...]:
     """The nodes of a rule on a line as plain numbers."""
     return tuple(quadrature(axis, rule).nodes.values[:, 0].tolist())

@@ -12,6 +12,7 @@ from continua import constants
 from continua.axes import Axis, Depths, Grid, Sites, coordinates, known_key, nodes_of
 from continua.axes.nodes import Array
 from continua.config import register
+from continua.constants import constant_result
 from continua.errors import ShapeError
 from continua.fields.basis import Basis, precisely
 from continua.fields.nodal import Nodal
@@ -129,7 +130,7 @@ class Expansion(nn.Module):
             return along(values, position, basis.matrix(self.axes[letter], nodes).to(values))
         return read_axis(self._reading(letter, told, values.device, values.dtype), basis, values, position)
 
-    @torch.compiler.assume_constant_result
+    @constant_result
     def _reading(
         self, letter: Letter, where: int | tuple[float, ...], device: torch.device, dtype: torch.dtype
     ) -> tuple[object, ...]:

@@ -15,6 +15,7 @@ from continua import constants
 from continua.axes import Axis, Circle, Grid, Interval, Midpoint, Product, ProductRule, factors, grid_on, mass_of
 from continua.checks import looking
 from continua.config import register
+from continua.constants import constant_result
 from continua.errors import ConfigError, GridError
 from continua.typing import Float, Tensor
 
@@ -241,7 +242,7 @@ def legendre(x: Tensor, degree: int) -> Tensor:
     return torch.stack([(2 * j + 1) ** 0.5 * one for j, one in enumerate(made[: degree + 1])], -1)
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 @functools.lru_cache(maxsize=32)
 def _products(degree: int, dim: int) -> tuple[float, ...]:
     """The coefficients of φ_p φ_q in polynomials up to twice the degree, [r, p·q], by a Gauss rule that is exact."""

@@ -10,6 +10,7 @@ from continua import constants
 from continua.axes import Axes, Axis, Discretisation, Grid, Grids, Points, at
 from continua.checks import looking, without_looking
 from continua.config import register
+from continua.constants import constant_result
 from continua.errors import ConfigError, ShapeError
 from continua.fields import Basis
 from continua.flow import (
@@ -157,7 +158,7 @@ class Transformer(ModelBase):
         key = (self.native if at is None else at, like.device, like.dtype)
         return self._structures.get(key, lambda: decided(self, at, self._numbers(at)))
 
-    @torch.compiler.assume_constant_result
+    @constant_result
     def _numbers(self, at: Discretisation | None) -> Numbers:
         return numbers_of(self, at)
 

@@ -11,6 +11,7 @@ import torch
 
 from continua import constants
 from continua.config import register
+from continua.constants import constant_result
 from continua.errors import MaskError
 from continua.typing import Bool, Float, Tensor
 
@@ -164,7 +165,7 @@ class Neighbours(Mask):
         there = torch.zeros(*to.shape, self.count + 2, dtype=torch.bool, device=device)
         return there.scatter(-1, lists, True)[..., :-1]
 
-    @torch.compiler.assume_constant_result
+    @constant_result
     def _lists(self, device: torch.device) -> tuple[Tensor]:
         """The sources of each target, filled up with a number that is no node's."""
         found: list[list[int]] = [[] for _ in range(self.count + 1)]

@@ -12,6 +12,7 @@ import torch
 
 from continua import constants
 from continua.axes import Axis, Circle, Grid, Interval, Product, corrected, factors
+from continua.constants import constant_result
 from continua.errors import ConfigError
 from continua.typing import Float, Tensor
 
@@ -62,7 +63,7 @@ class Waves:
         """All wave vectors, in the order of the transform."""
         return tuple(itertools.product(*self.ranges))
 
-    @torch.compiler.assume_constant_result
+    @constant_result
     def doubled(self) -> tuple[float, ...]:
         """2 where the wave of −k is left out, else 1."""
         return tuple(2.0 if k[-1] else 1.0 for k in self.numbers)
@@ -74,7 +75,7 @@ class Waves:
     def _angles(self, nodes: Tensor, vectors: tuple[float, ...]) -> Tensor:
         return nodes @ constants.numbers(vectors, nodes.device, nodes.dtype).view(-1, self.axis.dim).mT
 
-    @torch.compiler.assume_constant_result
+    @constant_result
     def vectors(self) -> tuple[float, ...]:
         """2π k/P of each wave, one after the other."""
         return tuple(
@@ -98,7 +99,7 @@ class Waves:
         there = (torch.cat([cos, -sin], -1) * share).mT
         return ByMatrix(), (there, torch.cat([doubled * cos, -doubled * sin], -1))
 
-    @torch.compiler.assume_constant_result
+    @constant_result
     def along(self, i: int) -> tuple[float, ...]:
         """The whole numbers k along one direction."""
         return tuple(float(k) for k in self.ranges[i])
@@ -114,7 +115,7 @@ class Waves:
             (doubled * angles.cos(), doubled * angles.sin()),
         )
 
-    @torch.compiler.assume_constant_result
+    @constant_result
     def wider(self, most: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """The vectors of waves up to twice these, ``most`` in each direction, and their means over the domain."""
         wide = Waves(self.axis, tuple(min(2 * m - 1, most) for m in self.modes), self.stretch)

@@ -9,6 +9,7 @@ import torch
 from continua import constants
 from continua.axes import Grid
 from continua.config import register
+from continua.constants import constant_result
 from continua.errors import ConfigError
 from continua.operators.attention.plan import Plan, Scores
 from continua.operators.kernels.kernel import Dot
@@ -29,7 +30,7 @@ def directions(
     return _constant(m, width, seed, step, device, dtype)[0]
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def _constant(m: int, width: int, seed: int, step: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor]:
     key = (m, width, seed, step, device, dtype)
     return (_kept.get(key, lambda: constants.tensor(_directions(m, width, seed, step), device, dtype)),)

@@ -12,6 +12,7 @@ from continua import constants
 from continua.axes import Grid, Lattice, MonteCarlo, Rule, Sobol
 from continua.checks import refuse_in_graph
 from continua.config import register
+from continua.constants import constant_result
 from continua.errors import ConfigError, MaskError
 from continua.operators.attention.fused import attend_blocked, attend_fused, fused_with
 from continua.operators.attention.plan import Plan, Scores
@@ -24,7 +25,7 @@ from continua.typing import PerQuery, PerSource, Tensor
 ROWS = 128  # rows of a causal block: those see their own block exactly
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 @functools.lru_cache(maxsize=256)
 def reference(rule: Rule, step: int = 0) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Nodes and weights of a rule on [0, 1]; the draw is a function of its seed and the step."""
