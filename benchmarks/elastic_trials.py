@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,10 @@ import numpy as np
 import torch
 from common import RESULTS, Row, environment, interleaved, write
 from elastic import FINER, LR, SIZES, WINDOWS, TextSettings, model_of, task_of
+from torch.nn.functional import normalize
 
 from continua.axes import Interval, LeftEnd, Nested, at
+from continua.config import register
 from continua.fields import BSpline, Cosine, Legendre, Nodal
 from continua.flow import Fixed, LieTrotter, SaveAt
 from continua.models import Transformer
@@ -36,9 +39,80 @@ from continua.models.build import continuous_parts
 from continua.models.elastic import elastic
 from continua.models.init import GPT2Init, initialise
 from continua.optim import SOAP, AdamW, ByRole, Muon
-from continua.training import Elastic, KineticEnergy, Progress, Smoothness, fit
-from continua.training.elastic import Sizes, block
-from continua.training.objective import Objective
+from continua.training import (
+    Elastic,
+    KineticEnergy,
+    Lesson,
+    LessonPlan,
+    Progress,
+    SmallerSizes,
+    Smoothness,
+    Study,
+    fit,
+)
+
+
+@dataclass(frozen=True)
+class Moved(Nested):
+    """Nested nodes, moved around the interval."""
+
+    share: float = 0.0
+
+    def reference(self, periodic: bool) -> tuple[Any, Any]:
+        """The same weights."""
+        nodes, weights = super().reference(periodic)
+        return np.sort((nodes + self.share) % 1.0), weights
+
+
+@register
+@dataclass(frozen=True)
+class NoisySizes:
+    """The usual law, with nodes along d that are moved by a random share of a turn."""
+
+    def over(self, model: Transformer) -> LessonPlan:
+        """The law for one model."""
+        return NoisyPlan(SmallerSizes().over(model), model.native.d.n)
+
+
+@dataclass(frozen=True)
+class NoisyPlan:
+    """Lessons at moved nodes."""
+
+    inner: LessonPlan
+    width: int
+
+    def draw(self, progress: float, generator: torch.Generator) -> list[Lesson]:
+        """The usual lessons, moved where they are narrower than the model."""
+        found = []
+        for lesson in self.inner.draw(progress, generator):
+            share = float(torch.rand(1, generator=generator))
+            n = int(lesson.at.d)
+            found.append(lesson._replace(at=replace(lesson.at, d=Moved(n, share))) if n < self.width else lesson)
+        return found
+
+    def drew(self, sizes: Mapping[str, int]) -> bool:
+        """As the usual law has it."""
+        return self.inner.drew(sizes)
+
+
+@register
+@dataclass(frozen=True)
+class StateImitation:
+    """Imitate the answers, and on native widths the normalised states after half and all of the depth."""
+
+    def loss(self, study: Study) -> torch.Tensor:
+        """KL(native ‖ size) + Σ ‖x/|x| − native x/|x|‖²."""
+        batch = study.example.batch
+        with torch.no_grad():
+            known = study.model.run(batch, keep=SaveAt(every=1))[1].x
+        answer, path, _ = study.model.run(batch, study.at, keep=SaveAt(every=1))
+        total = study.task.imitation(answer, study.teacher, study.example)
+        if answer.shape != study.teacher.shape or path.final.shape[-1] != known[0].shape[-1]:
+            return total
+        for share in (0.5, 1.0):
+            mine, theirs = (normalize(kept[round(share * (len(kept) - 1))], dim=-1) for kept in (path.x, known))
+            total = total + (mine - theirs).square().sum()
+        return total
 
 
 @dataclass(frozen=True)
@@ -46,8 +120,7 @@ class Trial:
     """A change of the default: of the law, of the model, of the penalties or of the optimiser.
 
     ``sorted`` puts the channels of greatest variance where narrow sizes read, once, when lessons begin: the part of a
-    rotation to principal directions that LayerNorm allows without changing the model. ``noise`` moves the nodes along
-    d by a random share of a turn at each lesson. ``states`` adds the squared distance of normalised states along depth.
+    rotation to principal directions that LayerNorm allows without changing the model.
     """
 
     law: Elastic | None = Elastic()  # noqa: RUF009  (frozen)
@@ -55,8 +128,6 @@ class Trial:
     penalties: Any = None
     optimiser: ByRole = field(default_factory=lambda: ByRole(AdamW(LR, decay=TextSettings.decay)))
     sorted: bool = False
-    noise: bool = False
-    states: float = 0.0
 
 
 PLAIN = "plain training, only read at other sizes"
@@ -65,7 +136,7 @@ TRIALS = {
     PLAIN: Trial(law=None),
     "own loss instead of imitation": Trial(Elastic(distil=0.0)),
     "half loss, half imitation": Trial(Elastic(distil=0.5)),
-    "states along depth too": Trial(states=1.0),
+    "states along depth too": Trial(Elastic(imitation=StateImitation())),
     "weight 1": Trial(Elastic(weight=1.0)),
     "weight 0.3": Trial(Elastic(weight=0.3)),
     "from the first step": Trial(Elastic(start=0.0)),
@@ -77,7 +148,7 @@ TRIALS = {
     "never twice the steps": Trial(Elastic(deep=0.0)),
     "no calibration": Trial(model="bare"),
     "channels sorted by variance": Trial(sorted=True),
-    "noise on the nodes of d": Trial(noise=True),
+    "noise on the nodes of d": Trial(Elastic(law=NoisySizes())),
     "Fourier resampling along widths": Trial(model="fourier"),
     "cosine resampling along widths": Trial(model="cosine"),
     "Legendre functions of depth": Trial(model="legendre"),
@@ -115,10 +186,6 @@ def train(name: str, seed: int, steps: int) -> tuple[Transformer, float]:
     torch.set_num_threads(1)
     trial, task = TRIALS[name], replace(task_of(), limit=1)
     model = made(trial.model, task.tokens.size, seed)
-    if trial.noise:
-        Sizes.draw = noisy  # type: ignore[method-assign]
-    if trial.states:
-        Objective._taught = with_states  # type: ignore[method-assign]
     begins = round(Elastic().start * steps)
 
     def watch(progress: Progress) -> None:
@@ -145,52 +212,6 @@ def sort_channels(model: Transformer, task: Any) -> None:
         for axis, letter in enumerate(letters):
             if letter in "dc" and part.coefficients.shape[axis] == width:
                 part.coefficients.copy_(part.coefficients.index_select(axis, moved))
-
-
-_draw = Sizes.draw
-
-
-def noisy(self: Sizes, progress: float, generator: torch.Generator) -> list[Any]:
-    """Lessons whose nodes along d are moved by a random share of a turn."""
-    found = []
-    for lesson in _draw(self, progress, generator):
-        share = float(torch.rand(1, generator=generator))
-        n = int(lesson.at.d)
-        found.append(lesson._replace(at=replace(lesson.at, d=Moved(n, share))) if n < self.full["d"] else lesson)
-    return found
-
-
-@dataclass(frozen=True)
-class Moved(Nested):
-    """Nested nodes, moved around the interval."""
-
-    share: float = 0.0
-
-    def reference(self, periodic: bool) -> tuple[Any, Any]:
-        """The same weights."""
-        nodes, weights = super().reference(periodic)
-        return np.sort((nodes + self.share) % 1.0), weights
-
-
-def with_states(self: Any, elastic: Elastic, teacher: torch.Tensor, example: Any, whole: Any) -> torch.Tensor:
-    """Imitate the answers, and on native widths the normalised states after half and all of the depth."""
-    total = teacher.new_zeros(())
-    with torch.no_grad():
-        known = self.model.run(example.batch, keep=SaveAt(every=1))[1].x
-    for lesson in self.lessons:
-        rows = block(len(teacher), lesson)
-        own = example.rows(rows)
-        answer, path, _ = self.model.run(own.batch, at=lesson.at, keep=SaveAt(every=1))
-        total = total + self.task.imitation(answer, teacher[rows], own)
-        if answer.shape == teacher[rows].shape and path.final.shape[-1] == known[0].shape[-1]:
-            for share in (0.5, 1.0):
-                mine, theirs = (kept[round(share * (len(kept) - 1))] for kept in (path.x, known))
-                apart = torch.nn.functional.normalize(mine, dim=-1) - torch.nn.functional.normalize(
-                    theirs[rows], dim=-1
-                )
-                total = total + apart.square().sum()
-    parts = sum(1 / lesson.parts for lesson in self.lessons)
-    return total * (elastic.weight / (whole.count * parts))
 
 
 def work(name: str, seed: int, units: int) -> dict[str, Any]:

@@ -82,8 +82,10 @@ MODULES = {
     "tasks.series": "Scale",
     "training.discretisations": "Always",
     "training.elastic": "Elastic",
+    "training.imitation": "AnswerImitation",
     "training.penalty": "HeadEntropy JacobianNorm KineticEnergy Sampled Smoothness SpectralNorm SquaredWeights",
     "training.settings": "Training",
+    "training.sizes": "SmallerSizes",
 }
 KINDS = {kind: f"continua.{module}" for module, kinds in MODULES.items() for kind in kinds.split()}
 _classes: dict[str, type] = {}

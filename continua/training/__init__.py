@@ -4,6 +4,7 @@ from continua.training.discretisations import Always, Discretisations
 from continua.training.elastic import Elastic
 from continua.training.fit import Fitted, fit, train
 from continua.training.hamiltonian import HamiltonianPath, hamiltonian
+from continua.training.imitation import AnswerImitation, Imitation, Study
 from continua.training.objective import Objective, Whole
 from continua.training.penalty import (
     HeadEntropy,
@@ -19,26 +20,34 @@ from continua.training.penalty import (
 from continua.training.progress import Bar, Progress
 from continua.training.run import Run
 from continua.training.settings import Training
+from continua.training.sizes import Lesson, LessonPlan, SizeLaw, SmallerSizes
 
 __all__ = [
     "Always",
+    "AnswerImitation",
     "Bar",
     "Discretisations",
     "Elastic",
     "Fitted",
     "HamiltonianPath",
     "HeadEntropy",
+    "Imitation",
     "JacobianNorm",
     "KineticEnergy",
+    "Lesson",
+    "LessonPlan",
     "Objective",
     "Penalties",
     "Penalty",
     "Progress",
     "Run",
     "Sampled",
+    "SizeLaw",
+    "SmallerSizes",
     "Smoothness",
     "SpectralNorm",
     "SquaredWeights",
+    "Study",
     "Training",
     "Whole",
     "fit",

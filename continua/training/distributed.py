@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,45 @@ from continua.errors import RunError
 from continua.typing import Tensor
 
 SETTLING = 0.3  # seconds
+
+
+@runtime_checkable
+class Sharded(Protocol):
+    """A module whose weights are sharded among processes (FSDP2)."""
+
+    def set_requires_gradient_sync(self, requires_gradient_sync: bool) -> None:
+        """Say whether gradients meet after the next backward pass."""
+        ...
+
+    def unshard(self) -> Any:
+        """Gather the weights."""
+        ...
+
+    def reshard(self) -> None:
+        """Let go of what was gathered."""
+        ...
+
+
+@runtime_checkable
+class ShardedTensor(Protocol):
+    """A tensor of which this process has a part."""
+
+    shape: torch.Size
+    device: torch.device
+
+    @property
+    def device_mesh(self) -> Any:
+        """The processes."""
+        ...
+
+    @property
+    def placements(self) -> Any:
+        """How it is cut."""
+        ...
+
+    def full_tensor(self) -> Tensor:
+        """The whole."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -64,7 +103,8 @@ class World:
 @contextmanager
 def joined() -> Iterator[World]:
     """Take part in what ``torchrun`` started, or be alone."""
-    size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    rank = int(os.environ.get("RANK", "0"))
     cuda = torch.cuda.is_available()
     local = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local) if cuda else torch.device("cpu")
@@ -108,24 +148,22 @@ def quiet(module: nn.Module, last: bool) -> contextlib.AbstractContextManager[No
     """Gradients meet after the last micro-batch only."""
     if isinstance(module, DistributedDataParallel) and not last:
         return module.no_sync()
-    sync: Any = getattr(module, "set_requires_gradient_sync", None)  # of a sharded module
-    if sync is not None:
-        sync(last)
+    if isinstance(module, Sharded):
+        module.set_requires_gradient_sync(last)
     return contextlib.nullcontext()
 
 
 @contextmanager
 def gathered(module: nn.Module) -> Iterator[None]:
     """Have all weights of a sharded module at hand, to call its parts outside its own forward."""
-    sharded: Any = module
-    if not hasattr(module, "unshard"):
+    if not isinstance(module, Sharded):
         yield
         return
-    sharded.unshard()
+    module.unshard()
     try:
         yield
     finally:
-        sharded.reshard()
+        module.reshard()
 
 
 def whole(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -134,7 +172,7 @@ def whole(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _gathered(value: Any) -> Any:
-    return value.full_tensor() if hasattr(value, "full_tensor") else value
+    return value.full_tensor() if isinstance(value, ShardedTensor) else value
 
 
 def spread(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -142,7 +180,7 @@ def spread(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str
     laid: dict[str, Tensor] = {}
     for name, value in values.items():
         model: Any = like.get(name)
-        if model is not None and hasattr(model, "device_mesh") and model.shape == value.shape:
+        if isinstance(model, ShardedTensor) and model.shape == value.shape:
             from torch.distributed.tensor import distribute_tensor
 
             laid[name] = distribute_tensor(value.to(model.device), model.device_mesh, model.placements)

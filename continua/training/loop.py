@@ -99,13 +99,13 @@ class Loop:
         self.measured = self.model.at(self.where.discretisation) if isinstance(self.where, Always) else self.model
         self.sizes = None if training.elastic is None else training.elastic.over(self.model)
         self.draws = Draws(self.model)
-        self.optimisers = optimiser.make(self.model)
         self.objective = Objective(self.model, self.task, as_penalties(penalties))
         self.objective.elastic = training.elastic
+        self.module = wrapped(self.objective, self.world, training.sharded)
+        self.optimisers = optimiser.make(self.model)  # sharding puts other parameters in their places
         if training.compile:
             refuse_uncompilable(self.model, training, self.optimisers)
             self.objective.compiled = Compiled(self.model)
-        self.module = wrapped(self.objective, self.world, training.sharded)
         if not self._recall() and self.folder is not None and self.world.leads:
             self.folder.forget_after(0)
         if training.tensorboard and self.folder is not None and self.world.leads:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,13 +11,14 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from continua.axes import Discretisation, Grid
-from continua.errors import ConfigError
 from continua.flow import SaveAt
 from continua.models import Batch
 from continua.tasks import Example, Task
 from continua.training.compiled import Compiled
-from continua.training.elastic import Elastic, Lesson, block
+from continua.training.elastic import Elastic
+from continua.training.imitation import Study
 from continua.training.penalty import Cost, Penalties, Penalty, Seen
+from continua.training.sizes import Lesson, block
 from continua.typing import Tensor
 
 
@@ -79,22 +81,17 @@ class Objective(nn.Module):
         return torch.stack(list(terms.values())).sum(), told
 
     def _taught(self, elastic: Elastic, teacher: Tensor, example: Example, whole: Whole) -> Tensor:
-        """What other sizes still get wrong: the data, and the answers of the first place."""
+        """What other sizes still get wrong; they learn from the answers of the first place."""
         total = teacher.new_zeros(())
-        imitation = getattr(self.task, "imitation", None)
-        if elastic.distil > 0 and imitation is None:
-            remedy = "Give the task a method imitation(answer, teacher, example), or use Elastic(distil=0)."
-            raise ConfigError("this task has no way to imitate answers", got=type(self.task).__name__, remedy=remedy)
         for lesson in self.lessons:
             rows = block(len(teacher), lesson)
-            own, taught = example.rows(rows), teacher[rows]
+            own = example.rows(rows)
+            taught = teacher[rows]
             if lesson.tokens is not None:
-                own, taught = own.first(lesson.tokens), taught[:, : lesson.tokens]
-            answer = self._answer(own.batch, lesson.at)
-            if elastic.distil < 1:
-                total = total + (1 - elastic.distil) * self.task.loss(answer, own)
-            if elastic.distil > 0 and imitation is not None:
-                total = total + elastic.distil * imitation(answer, taught, own)
+                own = own.first(lesson.tokens)
+                taught = taught[:, : lesson.tokens]
+            answer = partial(self._answer, own.batch, lesson.at)
+            total = total + elastic.teaching.loss(Study(self.model, self.task, own, taught, lesson.at, answer))
         parts = sum(1 / lesson.parts for lesson in self.lessons)
         return total * (elastic.weight / (whole.count * parts))
 

@@ -1,0 +1,155 @@
+"""Which sizes of a model learn at a step."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+
+from continua.axes import Discretisation, at
+from continua.config import register
+from continua.errors import ConfigError
+from continua.flow import Fixed
+
+WIDTHS = (16, 17, 18, 19, 21, 22, 23, 24, 26, 28, 30, 32)  # of 32; without 20, so that 5/8 tells of sizes never seen
+
+
+class Lesson(NamedTuple):
+    """A size that learns at one step, from one of ``parts`` equal blocks of the batch, or of its first tokens."""
+
+    at: Discretisation
+    block: int
+    parts: int
+    tokens: int | None = None
+
+
+class LessonPlan(Protocol):
+    """The lessons of one model."""
+
+    def draw(self, progress: float, generator: torch.Generator) -> list[Lesson]:
+        """What is learned at a step, ``progress`` being its share of the run.
+
+        The generator is a function of (seed, step), equal on all processes, and nothing else may be random.
+        """
+        ...
+
+    def drew(self, sizes: Mapping[str, int]) -> bool:
+        """Whether training may have drawn a size."""
+        ...
+
+
+@runtime_checkable
+class SizeLaw(Protocol):
+    """Says which sizes are lessons; frozen and registered, so that a run remembers it."""
+
+    def over(self, model: Any) -> LessonPlan:
+        """The law for one model."""
+        ...
+
+
+@register
+@dataclass(frozen=True)
+class SmallerSizes:
+    """``draws`` sizes a step from ``start`` on (a share of all steps), each on one of ``parts`` blocks of the batch.
+
+    ``d``, ``h``, ``z`` are the sizes to draw from; None is half of heads and steps, and widths from half to all in
+    32nds (some are left out). Unless they are given too, ``e`` stays and ``m`` follows d as ``at`` has it; ``t`` are
+    numbers of tokens, for shorter contexts. A size is one axis made smaller, all of them as small as they get, or each
+    at random, in equal shares; with the chance ``deep`` it is twice the native steps instead, on half of a block.
+    """
+
+    d: tuple[int, ...] | None = None
+    h: tuple[int, ...] | None = None
+    z: tuple[int, ...] | None = None
+    e: tuple[int, ...] | None = None
+    m: tuple[int, ...] | None = None
+    t: tuple[int, ...] | None = None
+    draws: int = 2
+    parts: int = 2
+    start: float = 0.42
+    deep: float = 0.28
+
+    def __post_init__(self) -> None:
+        if self.draws < 1 or self.parts < 1 or not 0 <= self.start <= 1:
+            remedy = "Use draws and parts from 1 on, and start between 0 and 1."
+            raise ConfigError("this is no law of sizes", got=self, remedy=remedy)
+        for letter, sizes in {**self._named, "t": self.t}.items():
+            if sizes is not None and (not sizes or min(sizes) < 1):
+                raise ConfigError(f"{letter} lists the sizes to draw", got=sizes, remedy=f"Write {letter}=(64, 128).")
+
+    @property
+    def _named(self) -> dict[str, tuple[int, ...] | None]:
+        return {"d": self.d, "h": self.h, "z": self.z, "e": self.e, "m": self.m}
+
+    def over(self, model: Any) -> "Sizes":
+        """The law for one model: its native sizes are all of it."""
+        native = model.native
+        if not isinstance(native.z, Fixed):
+            remedy = "Make the model with fixed steps: at(z=6)."
+            raise ConfigError("sizes are numbers of steps", got=native.z, remedy=remedy)
+        full = {"d": native.d.n, "h": native.h.n, "z": native.z.steps}
+        full |= {"e": native.e.n} if self.e else {}
+        full |= {"m": native.m.n} if self.m else {}
+        usual = {
+            "d": [round(full["d"] * k / 32) for k in WIDTHS],
+            "h": [max(1, full["h"] // 2), full["h"]],
+            "z": [max(1, full["z"] // 2), full["z"]],
+        }
+        chosen = {k: tuple(dict.fromkeys(self._named[k] or usual[k])) for k in full}
+        return Sizes(full, chosen, self)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A distribution over sizes of one model."""
+
+    full: Mapping[str, int]
+    choices: Mapping[str, tuple[int, ...]]
+    law: SmallerSizes
+
+    def draw(self, progress: float, generator: torch.Generator) -> list[Lesson]:
+        """What is learned at a step."""
+        law = self.law
+        if progress < law.start:
+            return []
+
+        def pick(count: int) -> int:
+            return int(torch.randint(count, (1,), generator=generator))
+
+        lessons = []
+        for _ in range(law.draws):
+            if float(torch.rand(1, generator=generator)) < law.deep:
+                sizes = {**self.full, "z": 2 * self.full["z"]}
+                parts = 2 * law.parts
+            else:
+                sizes = self._smaller(pick)
+                parts = law.parts
+            tokens = law.t[pick(len(law.t))] if law.t else None
+            lessons.append(Lesson(at(**sizes), pick(parts), parts, tokens))
+        return lessons
+
+    def _smaller(self, pick: Callable[[int], int]) -> dict[str, int]:
+        smaller = {k: [n for n in sizes if n < self.full[k]] for k, sizes in self.choices.items()}
+        open_axes = [k for k, sizes in smaller.items() if sizes]
+        kind = pick(len(open_axes) + 2)
+        if kind < len(open_axes):  # one axis, and its smallest size more often
+            letter = open_axes[kind]
+            own = smaller[letter]
+            return {**self.full, letter: own[pick(len(own))] if pick(4) else min(own)}
+        if kind == len(open_axes):
+            return {k: min(sizes) for k, sizes in self.choices.items()}
+        return {k: sizes[pick(len(sizes))] for k, sizes in self.choices.items()}
+
+    def drew(self, sizes: Mapping[str, int]) -> bool:
+        """Whether training may have drawn a size."""
+        if all(sizes.get(k, n) == (n if k != "z" else 2 * n) for k, n in self.full.items()) and self.law.deep > 0:
+            return True
+        return all(sizes.get(k, n) in {*self.choices[k], n} for k, n in self.full.items())
+
+
+def block(rows: int, lesson: Lesson) -> slice:
+    """The rows of a lesson. Processes hold every k-th row of a batch: equal blocks of theirs make one of the whole."""
+    size = max(1, math.ceil(rows / lesson.parts))
+    start = min(lesson.block * size, rows - size)
+    return slice(start, start + size)
