@@ -5,10 +5,12 @@ values) is not traced. Under a mode that stands in for a device, such as ``FakeT
 kept: tensors of a mode must not outlive it.
 """
 
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from types import FunctionType
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -17,19 +19,27 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
 KEPT = 1024  # constants that a cache holds; the least recently used one goes first
 
 
-def constant_result(f: F) -> F:
+def constant_result(f: Callable[P, T]) -> Callable[P, T]:
     """Let compiled and exported programs take what ``f`` returns as a constant, without looking inside.
 
     The same mark as ``torch.compiler.assume_constant_result``, which would import the compiler: that takes seconds, and
     only programs that compile should pay them. An object made inside a graph is no argument for it: the compiler
     hands it over without its attributes. Numbers, strings and tuples of them are.
     """
-    f._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return f
+    if isinstance(f, FunctionType):
+        marked: Callable[P, T] = f
+    else:  # a cache does not keep the mark
+
+        @functools.wraps(f)
+        def marked(*args: P.args, **kwargs: P.kwargs) -> T:
+            return f(*args, **kwargs)
+
+    marked._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return marked
 
 
 class Cache:
