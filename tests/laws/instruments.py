@@ -69,6 +69,8 @@ REFUSALS = [
         )
     ),
     Refusal("initialise", ("separable networks", "joint networks"), "keep the network's own start"),
+    # training
+    Refusal("lesson at half of all", ("layer",), "Match at(d=…)"),
 ]
 
 
