@@ -40,7 +40,7 @@ def compiled_with_constants(f: Callable[..., R], dynamic: bool = False) -> Calla
     own = types.FunctionType(code, f.__globals__, code.co_name, f.__defaults__, f.__closure__)
 
     def kept(guards: Sequence[Any]) -> list[bool]:
-        return [guard.name == "" or any(f"'{name}'" in guard.name for name in names) for guard in guards]
+        return [guard.name == "" or guard.name in names for guard in guards]
 
     made: Callable[..., R] = torch.compile(own, fullgraph=True, dynamic=dynamic, options={"guard_filter_fn": kept})
     return made

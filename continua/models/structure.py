@@ -10,6 +10,7 @@ from continua.axes import WIDTHS, Depths, Discretisation, Grid, Grids
 from continua.axes.rules import made_of, pieces_on
 from continua.checks import refuse_in_graph
 from continua.constants import at_least_single
+from continua.errors import ConfigError
 from continua.flow import Fixed, Solver, depths
 from continua.flow.stepping import StepPlan
 from continua.flow.trajectory import Steps
@@ -57,6 +58,7 @@ class Program:
 def numbers_of(model: Any, at: Discretisation | None) -> Numbers:
     """The numbers of a discretisation: pieces of the width grids, steps, depths with lengths, and those behind."""
     like = next(model.parameters())
+    _on_one_device(model)
     chosen = model.settle(at)
     span = (model.axes.z.start, model.axes.z.end)
     control = chosen.z
@@ -70,6 +72,12 @@ def numbers_of(model: Any, at: Discretisation | None) -> Numbers:
         where = tuple((nodes, _lengths(model, nodes, control)) for nodes in found)
     tokens = None if chosen.t is None else pieces_on(model.axes.t, chosen.t, like.device, dtype)
     return grids, tokens, steps, where, _mean_length(model.native.z, control)
+
+
+def _on_one_device(model: Any) -> None:
+    devices = sorted({str(parameter.device) for parameter in model.parameters()})
+    if len(devices) > 1:
+        raise ConfigError("a model lives on one device", got=" and ".join(devices), remedy="Move it: model.to(device).")
 
 
 def decided(model: Any, at: Discretisation | None, numbers: Numbers) -> Structure:

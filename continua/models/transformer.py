@@ -168,6 +168,7 @@ class Transformer(ModelBase):
         if t is None:
             batch = batch if batch.laid else self.embed.lay(batch)
             batch, t = place(batch, self.axes.t, structure.t, structure.grids.d.nodes)
+        _beside_the_model(batch, structure)
         asked = batch.asked
         if isinstance(asked, Tensor):  # answers elsewhere: points without a measure
             asked = Grid(asked, torch.ones_like(asked[..., 0]))
@@ -372,6 +373,14 @@ class Transformer(ModelBase):
         """
         axes = {letter: axis for letter, axis in zip("tdhemz", (t, d, h, e, m, z), strict=True) if axis is not None}
         return cls(**continuous_parts(vocab, channels, at, mask, bases, gamma, context, **axes))
+
+
+def _beside_the_model(batch: Batch, structure: Structure) -> None:
+    here = structure.grids.d.nodes.device
+    if isinstance(batch.values, Tensor) and batch.values.device != here:
+        got = f"values on {batch.values.device}, weights on {here}"
+        remedy = "Move the batch: values.to(device), or the model: model.to(device)."
+        raise ConfigError("a batch and its model live on one device", got=got, remedy=remedy)
 
 
 def chosen_sizes(discretisation: Discretisation | None, sizes: Mapping[str, Any]) -> Discretisation:

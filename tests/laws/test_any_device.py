@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from continua.errors import ContinuaError
 from continua.models import Batch
 from tests.cases import MODELS, OTHER_MODELS
 from tests.cases_models import scattered
@@ -51,7 +52,7 @@ def test_a_stray_tensor_is_noticed() -> None:
     model, batch = made("gpt2")
     with (
         on_second_device(model) as there,
-        pytest.raises(RuntimeError, match=r"[Dd]evice|is not linked"),
+        pytest.raises(ContinuaError, match="a batch and its model live on one device, got values on cpu"),
     ):
         there(Batch(torch.zeros(batch.values.shape, dtype=torch.long)))
 
@@ -62,3 +63,11 @@ def test_a_value_that_is_read_is_noticed() -> None:
     model.execution.check = True
     with on_second_device(model) as there, pytest.raises(Exception, match=r"_local_scalar_dense|item"):
         there(moved(batch, registered()))
+
+
+@pytest.mark.spec("B10")
+def test_a_model_on_two_devices_is_refused() -> None:
+    model = MODELS["gpt2"].model()
+    model.readout.to("meta")
+    with pytest.raises(ContinuaError, match=r"a model lives on one device, got cpu and meta. Move it"):
+        model(MODELS["gpt2"].batch())

@@ -57,10 +57,13 @@ def agree(model: Any, run: Callable[[], Tensor], compiled: Callable[[], Tensor],
     got = compiled()
     scale = float(wanted.detach().abs().max()) + 1.0
     assert gap(got, wanted) < tolerance * scale
-    for mine, other in zip(gradients(model, got), gradients(model, wanted), strict=True):
-        assert (mine is None) == (other is None)
-        if mine is not None and other is not None:
-            assert gap(mine, other) < tolerance * (float(other.abs().max()) + 1.0)
+    mine = gradients(model, got)
+    other = gradients(model, wanted)
+    # against the largest of all: some gradients vanish by cancellation (of keys' biases), and only round-off is left
+    largest = max(float(g.abs().max()) for g in other if g is not None) + 1.0
+    for a, b in zip(mine, other, strict=True):
+        assert (a is None) == (b is None)
+        assert a is None or b is None or gap(a, b) < tolerance * largest
 
 
 @pytest.mark.spec("B9", "D7")
@@ -86,7 +89,7 @@ def test_inductor_compiles_the_whole_model(name: str) -> None:
     inductor_agrees(name)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="inductor takes some ten seconds for each model")
 @pytest.mark.spec("B9")
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in SIX])
 def test_inductor_compiles_every_model(name: str) -> None:
