@@ -9,7 +9,7 @@ from torch import nn
 
 from continua.axes import Axes, Discretisation, Grid
 from continua.flow import Adjoint, Direct, SaveAt, Trajectory
-from continua.flow.vectorfield import Cost
+from continua.flow.vectorfield import Bound, Cost
 from continua.models.batch import Batch
 from continua.operators import Context
 from continua.typing import Callable, Iterator, Tensor
@@ -20,12 +20,14 @@ class Execution:
     """How a model is run. It is no part of what the model is, and it is not saved.
 
     ``adjoint`` says how gradients are computed. ``check=False`` reads no value on the way: nothing is refused for its
-    numbers, NaN is not looked for, and no device is waited for. ``generator`` draws dropout.
+    numbers, NaN is not looked for, and no device is waited for. ``generator`` draws dropout. ``search`` changes every
+    part of the field where steps are searched for; training compiles it there.
     """
 
     adjoint: Adjoint = field(default_factory=Direct)
     check: bool = True
     generator: torch.Generator | None = None
+    search: Callable[[Bound], Bound] | None = None
 
 
 @dataclass(frozen=True)

@@ -196,6 +196,8 @@ class Transformer(ModelBase):
             bound, own = operator.place(read, here, context)
             if manual:
                 bound = replace(bound, lean=by_hand(bound, own))
+            if structure.steps is None and self.execution.search is not None:
+                bound = self.execution.search(bound)
             parts.append(Flow(bound) if operator.is_flow else Projection(bound))
             args.append(own)
         return Sum(tuple(parts)), args

@@ -1,7 +1,9 @@
 """Training through ``torch.compile``: the model is one graph, what depends on values stays outside."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -9,13 +11,17 @@ import torch
 from continua.axes import Discretisation
 from continua.errors import ConfigError
 from continua.flow import Direct
+from continua.flow.vectorfield import Bound
 from continua.models import Batch
+from continua.operators.weights import Weights
 from continua.optim import KFAC, Optimisers
 from continua.training.draws import Draws
 from continua.training.settings import Training
-from continua.typing import Tensor
+from continua.tree import branches
+from continua.typing import Args, Tensor
 
 BACKEND = "inductor"
+HERE = 0.0  # the one depth that a compiled field knows
 GRAPHS = 1024  # how many sizes and shapes may have a graph; beyond the compiler's own few it would give up
 
 
@@ -38,13 +44,57 @@ class Compiled:
         return answer
 
 
+class CompiledField:
+    """Makes each part of a field answer by a graph: the search for steps is not compiled, what it evaluates is.
+
+    Depths that are found on the way are numbers of which a graph may not know. It is given the weights that were read
+    at one of them, as those of depth ``HERE``.
+    """
+
+    def __init__(self) -> None:
+        self._call = torch.compile(_evaluated, fullgraph=True, backend=BACKEND)
+
+    def __call__(self, bound: Bound) -> Bound:
+        """The same part; it has no backward written by hand any more."""
+        return replace(bound, f=lambda z, x, args: self._call(bound.f, x, _read_here(z, args)), lean=None)
+
+
+def _evaluated(f: Any, x: Tensor, args: Args) -> Tensor:
+    value: Tensor = f(HERE, x, args)
+    return value
+
+
+def _read_here(z: float, args: Args) -> Args:
+    """The same arguments, with the weights of depth z as those of ``HERE``."""
+    if isinstance(args, Weights):
+        return args if not args.depth else Weights(args.fixed, {HERE: args.depth[z]})
+    inside = branches(args)
+    changed = [_read_here(z, branch) for branch in inside]
+    if all(new is old for new, old in zip(changed, inside, strict=True)):
+        return args
+    if isinstance(args, dict):
+        return dict(zip(args, changed, strict=True))
+    if isinstance(args, list | tuple):
+        return type(args)(changed) if type(args) in (list, tuple) else type(args)(*changed)
+    return replace(args, **{own.name: new for own, new in zip(fields(args), changed, strict=True)})
+
+
 @contextmanager
-def compiling() -> Iterator[None]:
-    """Inside, the compiler makes as many graphs as there are sizes."""
+def compiling(model: Any) -> Iterator[None]:
+    """Inside, the field is compiled where steps are searched for, and there are as many graphs as sizes."""
     import torch._dynamo as dynamo
 
-    with dynamo.config.patch(recompile_limit=GRAPHS, accumulated_recompile_limit=GRAPHS):
-        yield
+    before = model.execution.search
+    model.execution.search = CompiledField()
+    try:
+        with (
+            dynamo.config.patch(recompile_limit=GRAPHS, accumulated_recompile_limit=GRAPHS),
+            warnings.catch_warnings(),
+        ):
+            warnings.filterwarnings("ignore", message="The .grad attribute")  # the compiler looks at what it is given
+            yield
+    finally:
+        model.execution.search = before
 
 
 def refuse_uncompilable(model: Any, training: Training, optimisers: Optimisers) -> None:

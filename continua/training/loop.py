@@ -114,7 +114,7 @@ class Loop:
         checked = self.model.execution.check
         self.model.execution.check = False  # a step that is not finite is passed over, not an error
         try:
-            with self.interrupt, compiling() if training.compile else nullcontext():
+            with self.interrupt, compiling(self.model) if training.compile else nullcontext():
                 ended = self._go()
         finally:
             self.model.execution.check = checked

@@ -27,7 +27,7 @@ class Training:
     tolerance instead of steps among them (None: the native one); one that is drawn anew at every step
     (``Discretisations``) serves the loss alone, and held-out data are measured on the native one. ``elastic`` lets
     other sizes learn beside the native one. ``compile`` runs the model through ``torch.compile``, forward and
-    backward; what has no graph (running costs, a search for steps) stays as it is. ``sharded`` shards weights among
+    backward; where steps are searched for, the field alone. ``sharded`` shards weights among
     processes instead of copying them. ``tensorboard`` draws the history as curves, into the run's folder ``curves``.
     """
 

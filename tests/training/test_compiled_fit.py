@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo as dynamo
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from continua import flow as fl
 from continua.axes import MonteCarlo, Times, at
@@ -15,7 +16,7 @@ from continua.models import Batch, Transformer, elastic, zoo
 from continua.operators import Causal, FewSources
 from continua.optim import KFAC, AdamW, ByRole, Constant
 from continua.tasks import Example, Score
-from continua.training import Elastic, KineticEnergy, Run, compiled, fit
+from continua.training import Elastic, KineticEnergy, Progress, Run, compiled, fit
 from tests.cases_models import discrete
 from tests.refusals import refused
 from tests.runs import silent, tiny_model, tiny_task
@@ -126,6 +127,26 @@ def sizes_agree(law: Elastic, steps: int) -> None:
 def test_micro_batches_other_sizes_and_costs_of_the_path_are_what_they_are() -> None:
     agree("continuous words", accumulate=3, at=at(d=6, z=3))
     agree("continuous words", penalties=0.1 * KineticEnergy())
+
+
+@pytest.mark.spec("B9")
+@pytest.mark.parametrize("name", CASES)
+def test_where_steps_are_searched_for_the_field_is_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, task = CASES[name]
+    backend = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(compiled, "BACKEND", backend)
+    counts: list[int] = []
+
+    def watch(progress: Progress) -> None:
+        counts.append(backend.frame_count)
+
+    given = {"steps": 5, "at": at(z=fl.Adaptive(fl.Bosh3(), rtol=1e-2, atol=1e-2))}
+    found = fit(make(), task(), watch=watch, compile=True, **given).history
+    eager = fit(make(), task(), watch=silent, **given).history
+    assert losses(found) == pytest.approx(losses(eager), rel=SINGLE)
+    assert [line["evaluations"] for line in found] == [line["evaluations"] for line in eager]
+    assert 2 <= counts[0] <= 8, "two parts, with and without gradients"
+    assert counts[:4] == counts[:1] * 4, "whatever depths the search looks at; held-out data come last"
 
 
 @pytest.mark.spec("B9")
