@@ -102,7 +102,7 @@ class Transformer(ModelBase):
         if told is not None and told.programs is not None:
             program = self._program(batch, at, told)
             if program is not None:
-                return self._held(cast(Tensor, batch), program, told)
+                return self._held(cast(Tensor, batch), at, program, told)
         structure = self.structure(at)
         if torch.compiler.is_compiling():
             refuse_by_value(structure, told)
@@ -114,7 +114,7 @@ class Transformer(ModelBase):
         if told is not None:
             told.t = grids.tokens
         if told is None or not told.whole:
-            final = self._final(x0, field, args, structure, grids.tokens)
+            final = self._final(x0, field, args, structure, grids.tokens, self._adjoint(context))
         else:
             told.path = self._path(x0, field, args, structure, grids, told)
             final = told.path.final
@@ -124,8 +124,8 @@ class Transformer(ModelBase):
 
     def _program(self, batch: Batch | Tensor, at: Discretisation | None, told: Pass) -> Program | None:
         """What was bound for as many counted tokens before; None where the batch says more than its values."""
-        if not isinstance(batch, Tensor) or batch.dim() != 2 or torch.compiler.is_compiling():
-            return None
+        if not isinstance(batch, Tensor) or batch.dim() != 2 or self.training or torch.compiler.is_compiling():
+            return None  # dropout is drawn anew at every call
         key = (batch.shape[1], batch.device)
         if key not in told.programs:  # type: ignore[operator]
             told.programs[key] = self._bound(batch, at, told)  # type: ignore[index]
@@ -140,14 +140,13 @@ class Transformer(ModelBase):
         field, args = self.bind(grids, structure, self._context(batch, told.context), told.reads)
         return Program(grids, self._steps(field, structure), args)
 
-    def _held(self, ids: Tensor, program: Program, told: Pass) -> Tensor:
+    def _held(self, ids: Tensor, at: Discretisation | None, program: Program, told: Pass) -> Tensor:
         """One pass with everything bound before."""
         reads = cast(Reads, told.reads)
         x0 = self.embed(Batch(ids), program.grids, reads.embed)
         final = program.run(x0)
         if self.execution.check and looking() and culprit(final) is not None:
-            told.programs = None  # walked once more to say where
-            return self._pass(ids, None, replace(told, whole=True))
+            return self._pass(ids, at, replace(told, programs=None))  # walked once more to say where
         return self._answer(final, program.grids, told)
 
     def structure(self, at: Discretisation | None = None) -> Structure:
@@ -202,9 +201,10 @@ class Transformer(ModelBase):
             args.append(own)
         return Sum(tuple(parts)), args
 
-    def _final(self, x0: Tensor, field: Sum, args: list[Args], structure: Structure, t: Grid) -> Tensor:
+    def _final(
+        self, x0: Tensor, field: Sum, args: list[Args], structure: Structure, t: Grid, adjoint: Adjoint
+    ) -> Tensor:
         """X(Z) alone, the quickest way: known steps under plain autograd."""
-        adjoint = self.execution.adjoint
         if structure.steps is None or not (isinstance(adjoint, Direct) and adjoint.clip is None):
             return self._solved(x0, field, args, structure, t, None, None, adjoint).final
         plan = self._steps(field, structure)

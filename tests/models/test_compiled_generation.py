@@ -1,4 +1,4 @@
-"""Generation whose step is compiled whole, and held views whose weights are constants of their program."""
+"""Generation whose step is compiled whole, and held views: weights that are read once."""
 
 import pytest
 import torch
@@ -60,3 +60,14 @@ def test_compiled_held_views_do_not_take_one_another_for_themselves() -> None:
     for view, program in zip(views, programs, strict=True):
         for ids in (IDS, IDS[:1, :4]):
             assert gap(program(ids), view(ids)) < 1e-5
+
+
+@pytest.mark.spec("B1")
+def test_a_held_view_says_where_numbers_end_on_its_own_grid() -> None:
+    model = elastic()
+    with torch.no_grad():
+        model.block.parts[1].inner.w2.coefficients.fill_(float("nan"))
+    held = model.at(d=8, h=2, z=2).held()
+    for _ in range(2):  # bound at the first call, kept at the second
+        with refused(ct.errors.SolveFailed, "no longer a number, got NaN or infinity at z=2", "Look at this sample"):
+            held(IDS)
