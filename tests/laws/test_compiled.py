@@ -18,6 +18,7 @@ from tests.cases import MODELS, OTHER_MODELS, made
 from tests.cases_models import scattered, series, words
 from tests.measure import EXACT, gap
 
+pytestmark = pytest.mark.unshaped  # checked functions do not compile
 SCATTERED = ("points of a plane", "functions on a square")  # the weights of scattered points come with the data
 SIX = ("gpt2", "bert", "t5", "llama", "continuous series", "functions on a circle")
 SINGLE = 1e-6

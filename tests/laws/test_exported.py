@@ -13,6 +13,7 @@ from continua.models import Batch
 from tests.cases import MODELS, made
 from tests.measure import EXACT, gap
 
+pytestmark = pytest.mark.unshaped  # checked functions do not compile
 SCATTERED = ("points of a plane", "functions on a square")  # the weights of scattered points come with the data
 # one number of tokens is part of what these are: their position in a lattice, a graph, or the number of sources drawn
 TOKENS_ARE_GIVEN = ("vit", "graph attention", "functions on a circle", "kernel ")

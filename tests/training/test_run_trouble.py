@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from continua.errors import CheckpointError, ConfigError, RunError
 from continua.training import Run, checkpoint, fit
-from continua.training.fit import ROLLBACKS, SKIPS
+from continua.training.loop import ROLLBACKS, SKIPS
 from tests.refusals import refused
 from tests.runs import FAST, silent, states, steps_of, timeless, tiny_model, tiny_task
 
