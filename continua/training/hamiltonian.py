@@ -110,7 +110,8 @@ class _Watch(Direct):
     def run(self, route: StepPlan, x0: Any, args: Args) -> list[Any]:
         args = route.weights(args, range(len(route.steps)))
         leaves = mapped(args, lambda t: t.detach().requires_grad_(t.requires_grad))
-        x, steps = x0, []
+        x = x0
+        steps = []
         with torch.enable_grad():
             for z, dz in route.steps:
                 start = _cut(x)
@@ -142,7 +143,8 @@ class _Elsewhere(nn.Module):
 
     def __init__(self, model: Transformer, at: Discretisation) -> None:
         super().__init__()
-        self.whole, self.where = model, at
+        self.whole = model
+        self.where = at
 
     def __getattr__(self, name: str) -> Any:
         return super().__getattr__(name) if name == "whole" else getattr(self.whole, name)
@@ -162,9 +164,10 @@ class _Elsewhere(nn.Module):
 def _watched(model: nn.Module) -> Iterator[tuple[Any, _Watch]]:
     """The model, whose solve is kept in pieces for a while."""
     if not isinstance(model, Transformer):
-        got, remedy = type(model).__name__, "Give the Transformer itself, for instance model.decoder."
-        raise ConfigError("the Hamiltonian is that of one flow", got=got, remedy=remedy)
-    adjoint, depth = model.adjoint, model.native.z
+        remedy = "Give the Transformer itself, for instance model.decoder."
+        raise ConfigError("the Hamiltonian is that of one flow", got=type(model).__name__, remedy=remedy)
+    adjoint = model.adjoint
+    depth = model.native.z
     if not isinstance(depth, Fixed) or not isinstance(depth.solver, OneStep):
         remedy = "Set model.native to fixed steps of a one-step solver, for instance Fixed(8, RK4())."
         raise ConfigError("the adjoint is walked along fixed steps of the state alone", got=depth, remedy=remedy)
@@ -180,7 +183,9 @@ class _Back:
     """The way back through a walk."""
 
     def __init__(self, walk: _Walk, parameters: Mapping[str, nn.Parameter]) -> None:
-        self.walk, self.names, self.parameters = walk, list(parameters), list(parameters.values())
+        self.walk = walk
+        self.names = list(parameters)
+        self.parameters = list(parameters.values())
         pairs = zip(tensors(walk.args), tensors(walk.leaves), strict=True)
         self.sources, self.leaves = map(list, zip(*((s, t) for s, t in pairs if s.requires_grad), strict=True))
         self.nodes = [z for z, _ in walk.route.steps] + [sum(walk.route.steps[-1])]
@@ -193,8 +198,10 @@ class _Back:
         a = [_or_zero(g, t) for g, t in zip(found[: len(last)], last, strict=True)]
         gradient = [_or_zero(g, p) for g, p in zip(found[len(last) :], self.parameters, strict=True)]
         paid = a[1] if len(a) > 1 else None  # the weight of each sample's running cost in J
-        continuous, weights = [g.clone() for g in gradient], _simpson(self.widths)
-        states, adjoints = [tensors(self.walk.final)[0].detach()], [a[0]]
+        continuous = [g.clone() for g in gradient]
+        weights = _simpson(self.widths)
+        states = [tensors(self.walk.final)[0].detach()]
+        adjoints = [a[0]]
         each: list[Tensor] = []
         shares: list[list[Tensor]] = []
         for i in reversed(range(len(self.walk.steps) + 1)):
@@ -223,7 +230,9 @@ class _Back:
 
     def _at(self, i: int, x: Tensor, a: Tensor, paid: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         """H of each sample at node i, and ∂H/∂θ."""
-        field, cost, z = _velocity(self.walk.route), _cost(self.walk.route), self.nodes[i]
+        field = _velocity(self.walk.route)
+        cost = _cost(self.walk.route)
+        z = self.nodes[i]
         with torch.enable_grad():
             x = x.requires_grad_()
             velocity = field(z, x, self.walk.leaves)
@@ -236,7 +245,8 @@ class _Back:
     def _pulled(self, end: Any, start: Any, a: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """The adjoint one step earlier, and what the step adds to the gradient."""
         pairs = [(e, g) for e, g in zip(end, a, strict=True) if e.requires_grad]
-        ends, given = [e for e, _ in pairs], [g for _, g in pairs]
+        ends = [e for e, _ in pairs]
+        given = [g for _, g in pairs]
         found = torch.autograd.grad(ends, [*start, *self.leaves], given, allow_unused=True)
         before = [_or_zero(g, t) for g, t in zip(found[: len(start)], start, strict=True)]
         return [before[0], *a[1:]], self._by_parameters(self.sources, found[len(start) :])
@@ -274,7 +284,8 @@ def _or_zero(gradient: Tensor | None, like: Tensor) -> Tensor:
 
 def _simpson(widths: Sequence[float]) -> list[float]:
     """Weights of the nodes of equal steps."""
-    count, dz = len(widths), widths[0]
+    count = len(widths)
+    dz = widths[0]
     if count % 2:
         return [dz / 2, *[dz] * (count - 1), dz / 2]
     return [dz / 3 * (1 if i in (0, count) else 4 if i % 2 else 2) for i in range(count + 1)]
@@ -287,7 +298,8 @@ def _plot(path: HamiltonianPath, where: Path) -> Path:
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(3, 1, figsize=(8.4, 7.6), sharex=True, layout="constrained")
-    z, middle = path.z, (path.z[1:] + path.z[:-1]) / 2
+    z = path.z
+    middle = (path.z[1:] + path.z[:-1]) / 2
     panels[0].plot(z, path.h.double(), "o-", color="#0072b2", ms=4)
     panels[0].set(ylabel="H = ⟨a, F⟩ + R", title="Training as optimal control, along depth")
     panels[1].plot(z, path.adjoint_norm.double(), "o-", color="#cc79a7", ms=4)

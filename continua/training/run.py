@@ -15,7 +15,10 @@ from continua.errors import RunError
 from continua.models.store import load
 from continua.training import checkpoint
 
-ABOUT, METRICS, LOCK, CHECKPOINTS = "run.json", "metrics.jsonl", "lock", "checkpoints"
+ABOUT = "run.json"
+METRICS = "metrics.jsonl"
+LOCK = "lock"
+CHECKPOINTS = "checkpoints"
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
 
 
@@ -121,7 +124,8 @@ class Run:
 
     def history(self) -> list[dict[str, Any]]:
         """Every line of the history; a line cut short by a crash is left out."""
-        path, lines = self.folder / METRICS, []
+        path = self.folder / METRICS
+        lines = []
         for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
             try:
                 line = json.loads(text)
@@ -139,7 +143,7 @@ class Run:
 
     def save(self, step: int, state: Mapping[str, Any], is_best: bool) -> bool:
         """Write a checkpoint. If it cannot be written the ones before stay, and the run goes on with a warning."""
-        model, (tensors, plain) = state["model"], state["optimiser"]
+        tensors, plain = state["optimiser"]
         name = checkpoint.place(self.checkpoints, step).name
         best = name if is_best else self.best
         texts = {
@@ -148,7 +152,7 @@ class Run:
             "optimiser": plain,
         }
         try:
-            checkpoint.write(self.checkpoints, step, {"model": model, "optimiser": tensors}, texts)
+            checkpoint.write(self.checkpoints, step, {"model": state["model"], "optimiser": tensors}, texts)
         except OSError as problem:
             warnings.warn(f"the checkpoint of step {step} was not written ({problem}); training goes on.", stacklevel=2)
             return False

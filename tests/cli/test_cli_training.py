@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from continua.cli import app
 from continua.errors import ConfigError, ContinuaError, RunError
+from continua.training import compiled
 from tests.runs import states, steps_of, tiny_text
 
 RUN = CliRunner()
@@ -50,6 +51,20 @@ def test_fit_leaves_a_run_that_resume_goes_on_with(run) -> None:
     done = said("fit", "--resume", run, "--set", "steps=6")
     assert done.exit_code == 0, done.output
     assert steps_of(run) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.spec("B9", "T9")
+def test_a_fit_is_compiled_if_asked_and_goes_on_compiled(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    (tmp_path / "text.txt").write_text(tiny_text(), encoding="utf-8")
+    words = ("fit", "text", "--compile", "--text", tmp_path / "text.txt", "--folder", tmp_path / "run")
+    done = said(*words, *typed(steps=2))
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["training"]["compile"] is True
+    done = said("fit", "--resume", tmp_path / "run", "--set", "steps=3")
+    assert done.exit_code == 0, done.output
+    assert steps_of(tmp_path / "run") == [1, 2, 3]
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["training"]["compile"] is True
 
 
 @pytest.mark.spec("T9", "M10")
