@@ -1,6 +1,7 @@
 """The grids a model runs on, one for each letter, and the depths at which its parts are read."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from continua import constants
 from continua.axes.axis import ALIASES
@@ -62,8 +63,8 @@ class Grids:
     z: Depths | None = None
     asked: Grid | None = None
 
-    def __getitem__(self, letter: Letter) -> Grid:
-        grid: Grid | None = getattr(self, ALIASES.get(letter, letter))
+    def __getitem__(self, letter: Letter) -> Any:
+        grid: Any = getattr(self, ALIASES.get(letter, letter))
         if grid is None:
             raise GridError(f"there is no grid for {letter} here", got="none", remedy="Run the model on a batch.")
         return grid
@@ -71,7 +72,8 @@ class Grids:
     @property
     def tokens(self) -> Grid:
         """The token grid, which every forward pass has."""
-        return self["t"]
+        tokens: Grid = self["t"]
+        return tokens
 
     def with_depths(self, z: Depths | None) -> "Grids":
         """The same grids, read at other depths."""

@@ -62,10 +62,10 @@ class Watch:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b. Who watches W is shown x and the gradient by the answer, when that comes."""
     y = functional.linear(x, weight, bias)
-    if torch.compiler.is_compiling():
+    if not y.requires_grad or torch.compiler.is_compiling():
         return y
     watch: Watch | None = getattr(weight, "watch", None)
-    if watch is not None and y.requires_grad:
+    if watch is not None:
         seen = x.detach()
         y.register_hook(lambda g: watch(seen, g))
     return y
