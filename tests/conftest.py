@@ -23,14 +23,16 @@ import torch  # noqa: E402
 torch.set_num_threads(1)
 
 HERE = Path(__file__).resolve().parent
-CHECKED = (HERE / "laws", HERE / "models" / "test_special_cases.py")  # what make test-shapes runs
+# What make test-shapes runs: all laws and the special cases, but for the laws that repeat the same calls on many grids.
+CHECKED = (HERE / "laws", HERE / "models" / "test_special_cases.py")
+REPEATING = (HERE / "laws" / "test_refinement.py", HERE / "laws" / "test_refinement_2d.py")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what runs with shapes checked, and leave out there what cannot: checked functions do not compile."""
     for item in items:
-        if any(item.path.is_relative_to(place) for place in CHECKED):
+        if any(item.path.is_relative_to(place) for place in CHECKED) and item.path not in REPEATING:
             item.add_marker(pytest.mark.shapes)
         slow = item.get_closest_marker("slow")
         if slow is not None and not slow.kwargs.get("reason"):

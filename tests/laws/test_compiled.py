@@ -20,7 +20,7 @@ from tests.measure import EXACT, gap
 
 pytestmark = pytest.mark.unshaped  # checked functions do not compile
 SCATTERED = ("points of a plane", "functions on a square")  # the weights of scattered points come with the data
-SIX = ("gpt2", "bert", "t5", "llama", "continuous series", "functions on a circle")
+SIX = ("gpt2", "bert", "llama", "vit", "continuous words", "continuous series")
 SINGLE = 1e-6
 VIEWS: dict[str, tuple[str, ct.Discretisation]] = {
     "half width": ("continuous words", ct.at(d=4)),

@@ -24,6 +24,7 @@ from continua.flow import (
     Checkpoint,
     Direct,
     Dopri5,
+    Euler,
     Fixed,
     Flow,
     Heun,
@@ -32,6 +33,7 @@ from continua.flow import (
     Projection,
     Recompute,
     Reversible,
+    ReversibleHeun,
     ReversibleSolver,
     SaveAt,
     Strang,
@@ -41,9 +43,11 @@ from continua.flow.uncompiled import BACKWARD, SEARCH
 from tests.cases import ALL_SOLVERS, EXACT_ADJOINTS
 from tests.flows import MATRICES, SPAN, START, Woven, allowed, learning, pulled, start, towards
 from tests.measure import gap, random
+from tests.slow import slow_but
 
 pytestmark = [pytest.mark.unshaped, pytest.mark.spec("B9")]  # checked functions do not compile
 FEW = [RK4(), Strang(), ReversibleSolver(), OnSphere()]  # one of a kind
+QUICK = [*FEW, Euler(), Dopri5(), ReversibleHeun(), LieTrotter()]
 CLOSE = 1e-12  # the same operations in the same order, but for what a backend may fuse
 TORCHS_OWN = pytest.mark.filterwarnings(  # what the compiler itself does while it traces
     "ignore:.*should not be instantiated:DeprecationWarning",
@@ -90,7 +94,7 @@ def apart(run: Any, *given: Any, **choices: Any) -> float:
 
 
 @pytest.mark.spec("D7")
-@pytest.mark.parametrize("solver", ALL_SOLVERS, ids=str)
+@pytest.mark.parametrize("solver", slow_but(QUICK, ALL_SOLVERS, "half a minute of tracing for all of them"), ids=str)
 def test_a_fixed_step_solve_is_one_graph_for_every_solver(solver) -> None:
     save = SaveAt(points=(0.3, 1.0)) if solver.order < 4 else SaveAt(1)  # more stages only take longer to trace
 

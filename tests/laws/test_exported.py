@@ -12,11 +12,14 @@ import continua as ct
 from continua.models import Batch
 from tests.cases import MODELS, made
 from tests.measure import EXACT, gap
+from tests.slow import slow_but
 
 pytestmark = pytest.mark.unshaped  # checked functions do not compile
 SCATTERED = ("points of a plane", "functions on a square")  # the weights of scattered points come with the data
 # one number of tokens is part of what these are: their position in a lattice, a graph, or the number of sources drawn
 TOKENS_ARE_GIVEN = ("vit", "graph attention", "functions on a circle", "kernel ")
+FREE = [name for name in MODELS if name not in SCATTERED]
+QUICK = ("gpt2", "bert", "t5", "llama", "vit", "albert", "continuous words", "continuous series")  # one of a kind
 
 
 def opened(batch: Any, shapes: ShapesCollection, tokens: bool) -> None:
@@ -48,7 +51,7 @@ def other(batch: Batch, samples: int, tokens: int | None) -> Batch:
 
 
 @pytest.mark.spec("B9", "B2")
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in SCATTERED])
+@pytest.mark.parametrize("name", slow_but(QUICK, FREE, "two minutes of tracing for all of them"))
 def test_an_exported_model_answers_other_shapes(name: str) -> None:
     model, batch, _ = made(name)
     free = not name.startswith(TOKENS_ARE_GIVEN)
