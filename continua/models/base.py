@@ -44,6 +44,18 @@ class ModelBase(nn.Module):
         """Return the path X_z, kept at every ``every``-th step."""
         return self.run(batch, at, keep=SaveAt(every))[1]
 
+    def velocity(
+        self,
+        batch: Batch | Tensor,
+        z: float,
+        x: Tensor,
+        at: Discretisation | None = None,
+        context: Context | None = None,
+    ) -> Tensor:
+        """Return F(z, x), the sum of the flows at one depth of a batch's path; the weights of that depth are read."""
+        value: Tensor = self(batch, at, Pass(context, velocity_at=(z, x)))
+        return value
+
     def generate(
         self,
         prompt: Batch | Tensor,

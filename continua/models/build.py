@@ -127,7 +127,10 @@ def continuous_axes(at: Discretisation, **axes: Axis) -> tuple[Axes, Discretisat
     width, heads = _size(at.d), _size(at.h)
     if at.e is None and width % heads:
         raise ConfigError(f"a width of {width} does not divide into heads", got=heads, remedy="Give at(e=…) too.")
-    depth = at.z if isinstance(at.z, Fixed) else Fixed(at.z, LieTrotter())
+    if not isinstance(at.z, int | Fixed):
+        remedy = "Write at(z=6), and ask for other steps at the call: model.at(z=Adaptive(rtol=1e-4))."
+        raise ConfigError("the native grid counts its steps", got=at.z, remedy=remedy)
+    depth = Fixed(at.z, LieTrotter()) if isinstance(at.z, int) else at.z
     depth = depth if depth.solver is not None else replace(depth, solver=LieTrotter())
     inner = width // heads if at.e is None else _size(at.e)
     hidden = 4 * width if at.m is None else _size(at.m)

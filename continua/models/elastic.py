@@ -4,9 +4,10 @@ from typing import Any
 
 from torch import nn
 
-from continua.axes import WIDTHS
+from continua.axes import WIDTHS, Points
 from continua.config import from_plain, to_plain
 from continua.errors import ConfigError
+from continua.models.model import Model
 
 
 def elastic(model: nn.Module) -> Any:
@@ -23,15 +24,15 @@ def elastic(model: nn.Module) -> Any:
     >>> bool((model.at(d=32)(ids) - model(ids)).abs().max() < 1e-6)
     True
     """
-    plain = to_plain(model)
-    if not isinstance(plain, dict) or "native" not in plain:
-        remedy = "Use a Transformer, for example of models.zoo."
-        raise ConfigError("an elastic model is made from a Transformer", got=type(model).__name__, remedy=remedy)
-    for letter in WIDTHS:
-        if plain["axes"][letter]["kind"] != "Points":
-            remedy = "Use a model on counted axes, for example models.zoo.gpt2(…)."
-            raise ConfigError(f"{letter} is continuous already", got=plain["axes"][letter]["kind"], remedy=remedy)
-    made = from_plain(_changed(plain))
+    if not isinstance(model, Model):
+        remedy = "Use a Transformer or an EncoderDecoder, for example of models.zoo."
+        raise ConfigError("an elastic model is made from a model", got=type(model).__name__, remedy=remedy)
+    for flow in model.flows:
+        for letter in WIDTHS:
+            if not isinstance(flow.axes[letter], Points):
+                remedy = "Use a model on counted axes, for example models.zoo.gpt2(…)."
+                raise ConfigError(f"{letter} is continuous already", got=flow.axes[letter], remedy=remedy)
+    made = from_plain(_changed(to_plain(model)))
     like = next(model.parameters())
     made.to(device=like.device, dtype=like.dtype)
     missing = made.load_state_dict(model.state_dict(), strict=False).missing_keys

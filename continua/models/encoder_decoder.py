@@ -69,10 +69,6 @@ class EncoderDecoder(ModelBase):
         source = None if batch.source is None else self.encoder.laid(batch.source, at)
         return replace(self.decoder.laid(batch, at), source=source)
 
-    def velocity(self, batch: Batch, z: float, x: Tensor, at: Discretisation | None = None) -> Tensor:
-        """Return the decoder's F(z, x); the source is encoded for it."""
-        return self.decoder.velocity(batch, z, x, at, self.beside(batch, at))
-
     def beside(self, batch: Batch, at: Discretisation | None = None, reads: Reads | None = None) -> Context:
         """Encode the source: what the decoder looks at."""
         if not isinstance(batch, Batch) or batch.source is None:

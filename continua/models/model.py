@@ -52,8 +52,8 @@ class Pass:
 
     ``context`` is another field to look at; ``keep`` and ``cost`` are the solver's; ``tokens`` places the batch;
     ``reads`` are weights that were read before and ``programs`` what was bound with them; ``last`` answers behind the
-    last token of each sample alone. ``whole`` asks for the path: after the pass ``path`` is the trajectory, ``t`` the
-    token grid.
+    last token of each sample alone. ``velocity_at=(z, x)`` asks for F(z, x) in place of the answer. ``whole`` asks for
+    the path: after the pass ``path`` is the trajectory, ``t`` the token grid.
     """
 
     context: Context | None = None
@@ -63,6 +63,7 @@ class Pass:
     reads: Reads | None = None
     programs: dict[Any, Any] | None = None
     last: bool = False
+    velocity_at: tuple[float, Tensor] | None = None
     whole: bool = False
     path: Trajectory | None = None
     t: Grid | None = None

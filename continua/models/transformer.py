@@ -108,6 +108,8 @@ class Transformer(ModelBase):
             refuse_by_value(structure, told)
         batch, grids = self.prepare(batch, structure, None if told is None else told.tokens)
         context = self._context(batch, None if told is None else told.context)
+        if told is not None and told.velocity_at is not None:
+            return self._velocity(grids, structure, context, *told.velocity_at)
         reads = None if told is None else told.reads
         x0 = self.embed(batch, grids, None if reads is None else reads.embed)  # [b, t, d]
         field, args = self.bind(grids, structure, context, reads)
@@ -252,6 +254,13 @@ class Transformer(ModelBase):
             cost=cost,
         )
 
+    def _velocity(self, grids: Grids, structure: Structure, context: Context, z: float, x: Tensor) -> Tensor:
+        """F(z, x): the weights of that depth alone are read."""
+        unread = replace(structure, depths=(None,) * len(structure.depths))
+        field, args = self.bind(grids, unread, context)
+        value: Tensor = field(z, x, read_at(field, [(z,)] * len(field.parts), args))
+        return value
+
     def _answer(self, final: Tensor, grids: Grids, told: Pass | None) -> Tensor:
         t = grids.tokens
         if told is not None and told.last:
@@ -310,22 +319,6 @@ class Transformer(ModelBase):
         batch, grids = self.prepare(batch, self.structure(at))
         asked = batch.asked if grids.asked is None else grids.asked
         return replace(batch, grid=grids.tokens, times=None, observed=None, asked=asked, laid=True)
-
-    def velocity(
-        self,
-        batch: Batch | Tensor,
-        z: float,
-        x: Tensor,
-        at: Discretisation | None = None,
-        context: Context | None = None,
-    ) -> Tensor:
-        """Return F(z, x), the sum of the flows at one depth of a batch's path; the weights of that depth are read."""
-        structure = self.structure(at)
-        batch, grids = self.prepare(batch, structure)
-        unread = replace(structure, depths=(None,) * len(structure.depths))
-        field, args = self.bind(grids, unread, self._context(batch, context))
-        value: Tensor = field(z, x, read_at(field, [(z,)] * len(field.parts), args))
-        return value
 
     def read(self, at: Discretisation | None = None) -> Reads:
         """Read all weights on one discretisation, to be kept while they do not change."""

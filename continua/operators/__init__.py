@@ -3,6 +3,7 @@
 import warnings
 from typing import Any
 
+from continua.axes import Grids as _Grids
 from continua.operators.activation import ELU, GELU, Activation, Identity, ReLU, SiLU, Tanh
 from continua.operators.attention.operator import Attention
 from continua.operators.cache import Cache
@@ -96,6 +97,9 @@ _RENAMED = {"Quick": "Subquadratic", "Flat": "Uniform"}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "Grids":
+        warnings.warn("Grids is in continua.axes now", DeprecationWarning, stacklevel=2)
+        return _Grids
     if name not in _RENAMED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn(f"{name} is called {_RENAMED[name]} now", DeprecationWarning, stacklevel=2)

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from continua.axes import Discretisation
 from continua.errors import ConfigError
-from continua.flow import Direct, Fixed, SaveAt, Solver
+from continua.flow import Direct, Fixed, Solver
 from continua.flow.cost import Chord
 from continua.flow.solvers.solver import OneStep, Wrapper, velocity_of
 from continua.flow.stepping import StepPlan
@@ -81,9 +81,10 @@ def hamiltonian(model: nn.Module, goal: Objective | Task, example: Example) -> H
     given = goal if isinstance(goal, Objective) else Objective(model, goal)
     penalties = given.penalties.integrated
     plain = any(term.twice for term in penalties.running_terms)  # fused attention has no second derivative
-    with _watched(model) as (watched, watch), sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
-        objective = Objective(watched, given.task, penalties)
+    with _watched(model) as (at, watch), sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
+        objective = Objective(model, given.task, penalties)
         objective.generator = given.generator
+        objective.places = ((at, 1.0),)
         value, _ = objective(example, Whole.of(example))
         back = _Back(watch.walks[0], {name: p for name, p in model.named_parameters() if p.requires_grad})
         return back.path(value)
@@ -138,31 +139,9 @@ class _Ends(OneStep, Wrapper):
         return self.inner.step(field, z, dz, x, args)
 
 
-class _Elsewhere(nn.Module):
-    """A model that runs on another discretisation, and is itself in every other respect."""
-
-    def __init__(self, model: Transformer, at: Discretisation) -> None:
-        super().__init__()
-        self.whole = model
-        self.where = at
-
-    def __getattr__(self, name: str) -> Any:
-        return super().__getattr__(name) if name == "whole" else getattr(self.whole, name)
-
-    def run(
-        self,
-        batch: Any,
-        at: Discretisation | None = None,
-        *,
-        keep: SaveAt = SaveAt(),  # noqa: B008  (frozen)
-        cost: Any = None,
-    ) -> Any:
-        return self.whole.run(batch, self.where, keep=keep, cost=cost)
-
-
 @contextmanager
-def _watched(model: nn.Module) -> Iterator[tuple[Any, _Watch]]:
-    """The model, whose solve is kept in pieces for a while."""
+def _watched(model: nn.Module) -> Iterator[tuple[Discretisation, _Watch]]:
+    """Keep the pieces of the model's solve for a while; it is to be run on the discretisation that is returned."""
     if not isinstance(model, Transformer):
         remedy = "Give the Transformer itself, for instance model.decoder."
         raise ConfigError("the Hamiltonian is that of one flow", got=type(model).__name__, remedy=remedy)
@@ -174,7 +153,7 @@ def _watched(model: nn.Module) -> Iterator[tuple[Any, _Watch]]:
     watch = _Watch()
     try:
         model.adjoint = watch
-        yield _Elsewhere(model, model.native.replace(z=replace(depth, solver=_Ends(depth.solver)))), watch
+        yield model.native.replace(z=replace(depth, solver=_Ends(depth.solver))), watch
     finally:
         model.adjoint = adjoint
 

@@ -119,6 +119,7 @@ def hooks(subject: Subject) -> None:
         "run": lambda: model.run(batch),
         "states": lambda: model.states(batch),
         "states of a view": lambda: model.at(z=1).states(batch),
+        "velocity": lambda: velocity(subject),
         "generate": lambda: generate(subject),
     }
     for way, go in ways.items():

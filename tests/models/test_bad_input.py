@@ -51,6 +51,11 @@ def times(*stamps: float) -> Tensor:
     return torch.tensor(stamps, dtype=torch.float64)
 
 
+def test_native_steps_are_counted() -> None:
+    with refused(ConfigError, "the native grid counts its steps", "model.at(z=Adaptive"):
+        ct.Transformer.continuous(vocab=VOCAB, at=ct.at(d=D, h=2, z=ct.Adaptive()))
+
+
 # --- wrong shapes ----------------------------------------------------------------------------------------------------
 
 

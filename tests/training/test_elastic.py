@@ -10,7 +10,7 @@ from continua.axes import Depths, at
 from continua.config import from_plain, register, to_plain
 from continua.errors import ConfigError
 from continua.flow import Adaptive, Checkpoint, Direct, Fixed, Lean, Recompute
-from continua.models import Transformer, load, zoo
+from continua.models import Batch, Transformer, load, zoo
 from continua.models.elastic import elastic
 from continua.models.patches import Pixels
 from continua.operators import Context
@@ -59,6 +59,7 @@ def ids() -> torch.Tensor:
             lambda: zoo.vit(Pixels(8, 8, 1, patch=(2, 2)), d=16, heads=4, depth=2, labels=3).double(),
             lambda: torch.randn(2, 1, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(3)),
         ),
+        (lambda: zoo.t5(vocab=20, d=16, heads=4, depth=2).double(), lambda: Batch(ids(), source=Batch(ids()))),
     ],
 )
 def test_an_elastic_model_is_the_discrete_one_on_its_own_grid(make, data) -> None:
@@ -91,7 +92,7 @@ def test_fewer_nodes_are_some_of_its_own_and_steps_are_joined() -> None:
 def test_what_is_no_discrete_transformer_is_refused() -> None:
     with refused(ConfigError, "d is continuous already", "zoo.gpt2"):
         elastic(Transformer.continuous(vocab=8, at=at(d=8, h=2, z=2)))
-    with refused(ConfigError, "got Linear", "register"):
+    with refused(ConfigError, "got Linear", "models.zoo"):
         elastic(torch.nn.Linear(2, 2))
 
 
