@@ -13,13 +13,13 @@ IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 2, 8, 1]])
 
 def elastic() -> ct.Transformer:
     torch.manual_seed(0)
-    return ct.models.elastic(zoo.gpt2(vocab=11, d=16, heads=4, depth=4, context=32)).eval()
+    return ct.models.elastic(zoo.gpt2(vocab=11, d=16, heads=4, depth=2, context=32)).eval()
 
 
 @pytest.mark.spec("B9", "A8")
 def test_a_compiled_step_writes_what_an_eager_one_writes() -> None:
     model = elastic()
-    for view in (model.at(), model.at(d=8, h=2, z=2)):
+    for view in (model.at(), model.at(d=8, h=2, z=1)):
         wanted = view.generate(IDS, tokens=12)
         assert torch.equal(view.generate(IDS, tokens=12, compile=True), wanted)
 
@@ -55,7 +55,7 @@ def test_a_compiled_step_refuses_what_it_cannot_know() -> None:
 @pytest.mark.spec("B9", "B1")
 def test_compiled_held_views_do_not_take_one_another_for_themselves() -> None:
     model = elastic()
-    views = [model.at(d=8, h=2, z=2), model.at(d=16, h=4, z=2)]
+    views = [model.at(d=8, h=2, z=1), model.at(d=16, h=4, z=1)]
     programs = [view.held().compiled() for view in views]
     for view, program in zip(views, programs, strict=True):
         for ids in (IDS, IDS[:1, :4]):
@@ -67,7 +67,7 @@ def test_a_held_view_says_where_numbers_end_on_its_own_grid() -> None:
     model = elastic()
     with torch.no_grad():
         model.block.parts[1].inner.w2.coefficients.fill_(float("nan"))
-    held = model.at(d=8, h=2, z=2).held()
+    held = model.at(d=8, h=2, z=1).held()
     for _ in range(2):  # bound at the first call, kept at the second
         with refused(ct.errors.SolveFailed, "no longer a number, got NaN or infinity at z=2", "Look at this sample"):
             held(IDS)
