@@ -55,7 +55,7 @@ PEERS := $(PIP) -e '.[bench]' || true
 
 bench: $(DEV) ## measure speed and bytes beside plain torch and Hugging Face (fifteen minutes); ONLY=fields runs one script
 ifneq ($(ONLY),)
-	@test -f benchmarks/$(ONLY).py || { echo "There is no benchmarks/$(ONLY).py. docs/benchmarks.md names every script."; exit 1; }
+	@test -f benchmarks/$(ONLY).py || { echo "There is no benchmarks/$(ONLY).py. docs/benchmarks/index.md names every script."; exit 1; }
 	@$(if $(filter depth,$(ONLY)),$(PEERS);) OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$(ONLY).py $(ARGS)
 else
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/special_case.py $(ARGS)

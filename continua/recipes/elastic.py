@@ -17,7 +17,7 @@ class ElasticSettings(TextSettings):
     """The settings of ``text``, and how other sizes are drawn and taught (see ``training.Elastic``).
 
     ``matrix_lr`` > 0 trains the kernels by Muon at this rate: lower losses at every size, but the sizes lie farther
-    apart (docs/elastic.md has the numbers).
+    apart (docs/benchmarks has the numbers).
     """
 
     lr: float = 4e-3
