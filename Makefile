@@ -19,7 +19,7 @@ PIP  := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 NO_DEPS := curvlinops-for-pytorch
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-shapes test-all lint spec bench docs clean
+.PHONY: help demo test test-shapes test-all lint spec bench docs dist clean
 
 help: ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -68,6 +68,11 @@ endif
 docs: $(DEV) ## build the documentation into site/
 	@$(BIN)/mkdocs build --strict -q -d site
 	@echo "documentation built: open site/index.html"
+
+dist: $(BIN)/pip ## build the wheel and the source distribution into dist/
+	@$(PIP) hatchling
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build -d dist
 
 clean: ## remove caches and built files; .venv stays
 	@rm -rf site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

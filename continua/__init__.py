@@ -6,7 +6,7 @@ Names are imported when first used, so that ``import continua`` and ``continua -
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What most users write; the rest is one step further: continua.axes.Sobol, continua.flow.Heun, …
 _ROOMS = {

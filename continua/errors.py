@@ -51,6 +51,15 @@ class RunError(ContinuaError):
     """A run that cannot be started, resumed or finished."""
 
 
+def install(extra: str) -> str:
+    """The command that adds an optional dependency; the distribution is called ``continua-ml``.
+
+    >>> install("space")
+    "pip install 'continua-ml[space]'"
+    """
+    return f"pip install 'continua-ml[{extra}]'"
+
+
 def nearest(word: str, known: list[str]) -> str:
     """Return the remedy sentence that names the closest known word.
 

@@ -2,7 +2,7 @@
 
     python examples/elastic.py      about a minute on one core; writes runs/elastic-example/pareto.png
 
-The digits come with scikit-learn (pip install 'continua[series]').
+The digits come with scikit-learn (pip install 'continua-ml[series]').
 """
 
 import argparse

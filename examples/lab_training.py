@@ -4,7 +4,7 @@
 
 The probes look at the same 32 held-out images every ten steps of a fit. The table, the curves and the film are what
 they saw; ``dynamics.jsonl`` in the run's folder has every number. The digits come with scikit-learn
-('continua[series]').
+('continua-ml[series]').
 """
 
 import argparse

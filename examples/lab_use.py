@@ -5,7 +5,7 @@
 A ViT of handwritten digits is trained, then looked at on digits it never saw: how well a linear map tells the classes
 from the class token, how far the classes are apart, and how much of the patches its tokens still recall. Then every
 head is made hotter or colder, the residual larger or smaller, and the whole depth is run again and again. The digits
-come with scikit-learn ('continua[series]').
+come with scikit-learn ('continua-ml[series]').
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python examples/series.py      about three minutes on one core; writes runs/series-example/{gap,missing}.png
 
 CO2 above Mauna Loa and JapaneseVowels are taken out of the packages statsmodels and aeon (20 MB, fetched once).
-Needs scikit-learn (pip install 'continua[series]').
+Needs scikit-learn (pip install 'continua-ml[series]').
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python examples/vision.py      about a minute on one core; writes runs/vision/vision.png
 
 The model never sees pixels, only what a few polynomials say of the picture in each of four cells, so it does not know
-how many pixels there were. The digits come with scikit-learn ('continua[series]').
+how many pixels there were. The digits come with scikit-learn ('continua-ml[series]').
 """
 
 import argparse

@@ -13,7 +13,7 @@ from continua.axes.grid import Grid
 from continua.axes.rules import Array, radical_inverse
 from continua.checks import looking, refuse_in_graph
 from continua.config import register
-from continua.errors import ContinuaError, GridError
+from continua.errors import ContinuaError, GridError, install
 from continua.typing import Bool, Float, Tensor
 
 
@@ -222,6 +222,6 @@ def _scipy_spatial() -> Any:
         import scipy.spatial as spatial
     except ImportError as missing:
         raise ContinuaError(
-            "scattered points in 2-D and 3-D need scipy", remedy="Install it: pip install 'continua[space]'."
+            "scattered points in 2-D and 3-D need scipy", remedy=f"Install it: {install('space')}."
         ) from missing
     return spatial

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from continua.axes import Discretisation
-from continua.errors import CheckpointError, ConfigError, ContinuaError, ShapeError
+from continua.errors import CheckpointError, ConfigError, ContinuaError, ShapeError, install
 from continua.lab import (
     PATTERNS,
     Head,
@@ -54,7 +54,7 @@ def tokenise(path: Path, text: str) -> tuple[list[int], list[str]]:
     try:
         from tokenizers import Tokenizer
     except ImportError as missing:
-        raise ContinuaError("--attention tokenises text", remedy="pip install 'continua[text]'") from missing
+        raise ContinuaError("--attention tokenises text", remedy=f"Install the extra: {install('text')}.") from missing
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as unreadable:  # the package raises bare Exception

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from continua.axes import Discretisation, GaussLegendre, Interval, Midpoint, Trapezoid
 from continua.cli import parity
+from continua.errors import install
 from continua.flow import RK4, LieTrotter, Solver, Strang
 from continua.models import Batch, Transformer
 from continua.models.refine import (
@@ -54,7 +55,7 @@ def _parity(console: Console) -> None:
         table.add_row(row.name, str(row.dtype).removeprefix("torch."), f"{row.output:.1e}", f"{row.gradient:.1e}")
     console.print(table)
     if not any("GPT-2" in row.name for row in seen):
-        console.print("GPT-2 and BERT rows need transformers: pip install 'continua[hf]'.")
+        console.print(f"GPT-2 and BERT rows need transformers: {install('hf')}.")
 
 
 def _refinement(console: Console) -> list[Refinement]:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from continua.axes import Discretisation
 from continua.cli.tokens import context_of, token_table
-from continua.errors import CheckpointError, ConfigError, ContinuaError, ShapeError
+from continua.errors import CheckpointError, ConfigError, ContinuaError, ShapeError, install
 from continua.flow import Fixed, LieTrotter
 from continua.lab.canvas.dynamics_plots import (
     plot_cosines,
@@ -165,7 +165,7 @@ def _tokeniser(folder: Path) -> tuple[Callable[[str], tuple[list[int], list[str]
     try:
         from tokenizers import BertWordPieceTokenizer, Tokenizer
     except ImportError as missing:
-        raise ContinuaError("--dynamics tokenises text", remedy="pip install 'continua[text]'") from missing
+        raise ContinuaError("--dynamics tokenises text", remedy=f"Install the extra: {install('text')}.") from missing
     file = folder / "tokenizer.json" if (folder / "tokenizer.json").is_file() else vocabulary
     try:
         made = Tokenizer.from_file(str(file)) if file.suffix == ".json" else BertWordPieceTokenizer(str(file))

@@ -13,7 +13,7 @@ from torch.nn.functional import affine_grid, grid_sample, interpolate, pad
 
 from continua.axes import Grid, Midpoint, ProductRule, grid_on
 from continua.data.generation import generator_for
-from continua.errors import ConfigError, ShapeError
+from continua.errors import ConfigError, ShapeError, install
 from continua.models import Batch
 from continua.models.zoo.images import SQUARE
 from continua.typing import Tensor
@@ -32,7 +32,7 @@ class LabelledImages(NamedTuple):
 def digit_images() -> LabelledImages:
     """The 1,797 handwritten digits of 8×8 pixels that come with scikit-learn (Alpaydin and Kaynak 1998), shuffled."""
     if importlib.util.find_spec("sklearn") is None:
-        remedy = "Install the extra: pip install 'continua[series]'."
+        remedy = f"Install the extra: {install('series')}."
         raise ConfigError("the digits come with scikit-learn", got="it is not installed", remedy=remedy)
     from sklearn.datasets import load_digits
 

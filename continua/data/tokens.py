@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from continua.config import register
-from continua.errors import ConfigError
+from continua.errors import ConfigError, install
 from continua.typing import Tensor
 
 
@@ -109,6 +109,6 @@ def _library() -> Any:
         import tokenizers.pre_tokenizers
         import tokenizers.trainers
     except ImportError as missing:
-        remedy = "Install it: pip install 'continua[text]', or use characters."
+        remedy = f"Install it: {install('text')}, or use characters."
         raise ConfigError("byte pairs need the tokenizers library", got=str(missing), remedy=remedy) from missing
     return tokenizers

@@ -12,7 +12,7 @@ from continua.config import from_plain, to_plain
 from continua.data.augmentation import Change
 from continua.data.generation import generator_for
 from continua.data.ragged import JUMP, Ragged
-from continua.errors import CheckpointError, ConfigError, GridError, ShapeError
+from continua.errors import CheckpointError, ConfigError, GridError, ShapeError, install
 from continua.estimators.settings import SeriesSettings, Size
 from continua.models import load as load_model
 from continua.optim import AdamW, ByRole, Cosine
@@ -30,7 +30,7 @@ except ImportError as missing:
     raise ConfigError(
         "these estimators stand on scikit-learn",
         got="it is not installed",
-        remedy="Install the extra: pip install 'continua[series]'.",
+        remedy=f"Install the extra: {install('series')}.",
     ) from missing
 
 __all__ = [

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from continua.config import register
-from continua.errors import ConfigError
+from continua.errors import ConfigError, install
 from continua.optim.optimiser import AdamW, Optimiser
 from continua.optim.parameters import ParameterInfo, info_of, refuse_shards
 from continua.typing import Tensor
@@ -21,7 +21,7 @@ class Shampoo:
 
     A tensor of more than two dimensions is reshaped to its matrices, [z][rows, columns] (see ``Unfolding``), and each
     coefficient in z has factors of its own. The roots are taken anew at every step, which costs an SVD of each side.
-    It needs ``pip install 'continua[optim]'``. What is no matrix is trained by ``others``.
+    It needs ``pip install 'continua-ml[optim]'``. What is no matrix is trained by ``others``.
     """
 
     lr: float = 0.02
@@ -44,7 +44,7 @@ class Shampoo:
 class SOAP:
     """Adam in the eigenbasis of Shampoo's two factors, which is renewed every ``every`` steps (Vyas et al. 2024).
 
-    Tensors are reshaped as for ``Shampoo``; the first step only looks. It needs ``pip install 'continua[optim]'``.
+    Tensors are reshaped as for ``Shampoo``; the first step only looks. It needs ``pip install 'continua-ml[optim]'``.
     What is no matrix is trained by ``others``.
     """
 
@@ -75,7 +75,7 @@ def library() -> Any:
     try:
         import pytorch_optimizer
     except ImportError as missing:
-        remedy = "Install it: pip install 'continua[optim]'."
+        remedy = f"Install it: {install('optim')}."
         raise ConfigError(
             "Shampoo and SOAP come from pytorch_optimizer", got="no such package", remedy=remedy
         ) from missing

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from continua.errors import ConfigError
+from continua.errors import ConfigError, install
 
 
 class Board:
@@ -14,7 +14,7 @@ class Board:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as missing:
-            remedy = "Install it: pip install 'continua[logs]', or leave tensorboard=True out."
+            remedy = f"Install it: {install('logs')}, or leave tensorboard=True out."
             raise ConfigError("curves need the tensorboard library", got=str(missing), remedy=remedy) from missing
         self._writer: Any = SummaryWriter(folder, purge_step=step + 1)
 

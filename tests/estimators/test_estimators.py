@@ -223,7 +223,7 @@ def test_without_scikit_learn_there_is_a_sentence() -> None:
         "except ValueError as said:\n    print(said)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith("Install the extra: pip install 'continua[series]'.")
+    assert done.stdout.strip().endswith("Install the extra: pip install 'continua-ml[series]'.")
 
 
 @pytest.mark.spec("B4")

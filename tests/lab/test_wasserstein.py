@@ -149,5 +149,5 @@ def test_bad_questions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with refused(ShapeError, "6.28319", "2π times their mean"):
         Density(torch.ones(8, dtype=torch.float64))
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with refused(ConfigError, "none", "pip install scipy"):
+    with refused(ConfigError, "none", "pip install 'continua-ml[space]'"):
         sphere_wasserstein(x, x)

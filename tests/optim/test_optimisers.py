@@ -215,7 +215,7 @@ def root(a: torch.Tensor) -> torch.Tensor:
 @pytest.mark.spec("T6")
 def test_without_the_library_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pytorch_optimizer", None)
-    with refused(ConfigError, "got no such package", "continua[optim]"):
+    with refused(ConfigError, "got no such package", "continua-ml[optim]"):
         SOAP().make([parameter(3, 3)])
 
 

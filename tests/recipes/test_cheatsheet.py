@@ -134,6 +134,6 @@ def test_the_same_preset_makes_the_same_run(given) -> None:
 @pytest.mark.spec("T12")
 def test_without_shampoos_library_it_says_so_before_anything_is_written(given, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
-    with refused(ConfigError, "got no such package", "pip install 'continua[optim]'"):
+    with refused(ConfigError, "got no such package", "pip install 'continua-ml[optim]'"):
         start("cheatsheet", given, tmp_path / "run")
     assert not (tmp_path / "run").exists()

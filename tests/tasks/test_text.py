@@ -57,7 +57,7 @@ def test_byte_pairs_are_fewer_than_bytes_and_the_same_every_time() -> None:
 
 def test_byte_pairs_without_their_library_are_refused(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with refused(ConfigError, "got", "pip install 'continua[text]'"):
+    with refused(ConfigError, "got", "pip install 'continua-ml[text]'"):
         BytePairs.of("text", 300)
 
 

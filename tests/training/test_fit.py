@@ -281,7 +281,7 @@ def test_curves_for_tensorboard_hold_every_number_once(tmp_path) -> None:
 
 def test_curves_without_their_library_are_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
-    with refused(ConfigError, "got", "pip install 'continua[logs]'"):
+    with refused(ConfigError, "got", "pip install 'continua-ml[logs]'"):
         fit(tiny_model(), tiny_task(), run=tmp_path, steps=1, tensorboard=True, watch=silent)
 
 

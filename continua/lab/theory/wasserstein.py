@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from continua.errors import ConfigError, ShapeError
+from continua.errors import ConfigError, ShapeError, install
 from continua.typing import Tensor
 
 FINER = 8  # how much finer than its nodes a density is integrated
@@ -119,7 +119,7 @@ def sphere_wasserstein(x: Tensor, y: Tensor, p: float = 1.0) -> Tensor:
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:
-        remedy = "Install it with pip install scipy, or use sliced_wasserstein."
+        remedy = f"Install it: {install('space')}, or use sliced_wasserstein."
         raise ConfigError("the exact distance on a sphere needs scipy", got="none", remedy=remedy) from error
     half = torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist") / 2
     costs = (2 * torch.asin(half.clamp(max=1.0))) ** p
