@@ -29,7 +29,7 @@ demo: $(CORE) ## train one elastic text model (four minutes), print and draw all
 
 # Compiled files are kept whatever the surroundings say: tests start the interpreter a few dozen times.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
-SHAPES := CONTINUA_SHAPES=1 $(PYTEST) -m 'shapes and not slow'
+SHAPES := CONTINUA_SHAPES=1 $(PYTEST) -m 'shapes and not slow' tests/laws tests/models
 
 test: $(DEV) ## run the quick tests (ARGS='-k attention' for some, ARGS='-m slow' for the slow ones)
 	@$(PYTEST) $(ARGS)

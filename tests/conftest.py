@@ -23,22 +23,32 @@ import torch  # noqa: E402
 torch.set_num_threads(1)
 
 HERE = Path(__file__).resolve().parent
-# What make test-shapes runs: all laws and the special cases, but for the laws that repeat the same calls on many grids.
-CHECKED = (HERE / "laws", HERE / "models" / "test_special_cases.py")
-REPEATING = (HERE / "laws" / "test_refinement.py", HERE / "laws" / "test_refinement_2d.py")
+# What make test-shapes runs: these as they are, and of every other law the first of its cases. The calls of the other
+# cases are the same, with other numbers.
+LAWS = HERE / "laws"
+WHOLE = {
+    *(LAWS / f"test_{room}.py" for room in ("models", "attention", "kernels", "positions", "norms", "operators")),
+    *(LAWS / f"test_{room}.py" for room in ("fields", "rules", "geometry", "samples", "flow", "adjoints", "at")),
+    *(HERE / "models" / f"test_{what}.py" for what in ("special_cases", "bad_input", "precision")),
+}
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what runs with shapes checked, and leave out there what cannot: checked functions do not compile."""
+    met: set[str] = set()
     for item in items:
-        if any(item.path.is_relative_to(place) for place in CHECKED) and item.path not in REPEATING:
-            item.add_marker(pytest.mark.shapes)
         slow = item.get_closest_marker("slow")
         if slow is not None and not slow.kwargs.get("reason"):
             raise pytest.UsageError(f'{item.nodeid} is slow without a reason. Write @pytest.mark.slow(reason="…").')
-        if SHAPES and item.get_closest_marker("unshaped"):
-            item.add_marker(pytest.mark.skip(reason="cannot run with shapes checked; make test runs it"))
+        if item.get_closest_marker("unshaped"):
+            if SHAPES:
+                item.add_marker(pytest.mark.skip(reason="cannot run with shapes checked; make test runs it"))
+            continue
+        law = item.nodeid.split("[")[0]
+        if item.path in WHOLE or (item.path.is_relative_to(LAWS) and law not in met and slow is None):
+            item.add_marker(pytest.mark.shapes)
+            met.add(law)
 
 
 @pytest.fixture(autouse=True, scope="module")

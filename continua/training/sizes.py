@@ -24,6 +24,7 @@ class Lesson(NamedTuple):
     tokens: int | None = None
 
 
+@runtime_checkable
 class LessonPlan(Protocol):
     """The lessons of one model."""
 
