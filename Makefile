@@ -41,10 +41,11 @@ test-all: $(DEV) ## run every test: the quick and the slow ones, then the shapes
 	@$(PYTEST) -m '' $(ARGS)
 	@$(SHAPES) $(ARGS)
 
-lint: $(DEV) ## ruff, mypy and a strict build of the docs
+lint: $(DEV) ## ruff, mypy and strict builds of the docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy continua
+	$(BIN)/zensical build --strict -f mkdocs.yml
 	$(BIN)/mkdocs build --strict -q -d site
 
 spec: $(DEV) ## list the specification items and how many tests carry each
