@@ -102,7 +102,9 @@ def path_of(full: str, room: Room) -> str:
     """The name under which a page documents a public name: that of its definition where a file has the same name."""
     name = full.rpartition(".")[2]
     module = importlib.import_module(room.module)
-    if any(found.name == name for found in pkgutil.iter_modules(module.__path__ if hasattr(module, "__path__") else [])):
+    if any(
+        found.name == name for found in pkgutil.iter_modules(module.__path__ if hasattr(module, "__path__") else [])
+    ):
         return f"{home(getattr(module, name))}.{name}"
     return f"{room.module}.{name}"
 
@@ -180,7 +182,11 @@ def flat(text: str | None) -> str:
 
 def command_line() -> str:
     """The page of the command line."""
-    lines = ["# The command line", "", "`continua COMMAND --help` says the same. `continua --version` names the version."]
+    lines = [
+        "# The command line",
+        "",
+        "`continua COMMAND --help` says the same. `continua --version` names the version.",
+    ]
     lines += ["", "```console", "$ continua --help", "```", ""]
     for name, command in commands():
         lines += [f"## continua {name}", "", flat(command.help), "", "| option | default | |", "|---|---|---|"]

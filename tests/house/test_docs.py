@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import continua
+from tools import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -147,6 +148,15 @@ def test_the_readme_has_examples() -> None:
 def test_public_names_resolve_and_are_few() -> None:
     assert all(getattr(continua, name) is not None for name in continua.__all__)
     assert len(continua.__all__) <= 80
+
+
+# --- what people look for (findings N7, N8) ----------------------------------------------------------------------
+
+
+@pytest.mark.finding("N7")
+def test_every_public_name_is_in_the_reference() -> None:
+    lost = reference.missing()
+    assert not lost, f"not in docs/reference: {', '.join(lost[:20])}. Run python tools/reference.py."
 
 
 # --- the test of the test --------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ MISSING: set[str] = {
 
     "N3", "N4", "N5", "N6", "N10",
 
-    "N7", "N8",
+    "N8",
 }  # fmt: skip
 
 
