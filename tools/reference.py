@@ -3,8 +3,8 @@
     python tools/reference.py            # write the pages
     python tools/reference.py --check    # only say what is missing
 
-The pages list names; mkdocstrings writes what stands under them when the site is built. A name that a room re-exports is
-documented where it is defined, and linked from the other.
+The pages list names; mkdocstrings writes what stands under them when the site is built. A name that a room re-exports
+is documented where it is defined, and linked from the other.
 """
 
 import importlib

@@ -27,7 +27,8 @@ OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 FENCE = re.compile(r"^\s*(?P<marks>`{3,}|~{3,})\s*(?P<language>\w*)")
 LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)[^)]*\)")
-INLINE_CODE = re.compile(r"`[^`]*`")
+INLINE_CODE = re.compile(r"`[^`]*`|\$[^$]+\$")  # formulas too: A[X](z) is no link
+FORMULA = re.compile(r"\$\$.*?\$\$", re.DOTALL)
 
 
 def shown(path: Path) -> str:
@@ -55,8 +56,9 @@ def python_of(text: str) -> str:
 
 
 def prose_of(text: str) -> str:
-    """What is not code."""
-    return "\n".join(INLINE_CODE.sub("", line) for line, language in split(text) if language is None)
+    """What is neither code nor a formula."""
+    lines = "\n".join(line for line, language in split(text) if language is None)
+    return "\n".join(INLINE_CODE.sub("", line) for line in FORMULA.sub("", lines).splitlines())
 
 
 def run(test: doctest.DocTest) -> str:
@@ -157,6 +159,37 @@ def test_public_names_resolve_and_are_few() -> None:
 def test_every_public_name_is_in_the_reference() -> None:
     lost = reference.missing()
     assert not lost, f"not in docs/reference: {', '.join(lost[:20])}. Run python tools/reference.py."
+
+
+@pytest.mark.finding("N7")
+@pytest.mark.parametrize("path", PAGES, ids=shown)
+def test_formulas_are_rendered(path: Path) -> None:
+    """A formula in a block of code is cut at the right edge: it stands between dollars, for KaTeX."""
+    text = path.read_text(encoding="utf-8")
+    plain = [line for line, language in split(text) if language in {"text", ""} and re.search("[∫∂∇Σ⟨]", line)]
+    assert not plain, f"{shown(path)} has formulas as plain text: {plain[0].strip()}. Write $$ … $$."
+    assert text.count("$$") % 2 == 0, f"{shown(path)} has an open formula"
+
+
+@pytest.mark.finding("N7")
+def test_the_formulas_need_no_network() -> None:
+    katex = ROOT / "docs" / "assets" / "katex"
+    style = (katex / "katex.min.css").read_text(encoding="utf-8")
+    fonts = re.findall(r"url\(([^)]+)\)", style)
+    assert fonts
+    assert all((katex / font).is_file() for font in fonts)
+    assert (katex / "LICENSE").read_text(encoding="utf-8").startswith("The MIT License")
+    loaded = [line for line in (ROOT / "mkdocs.yml").read_text(encoding="utf-8").splitlines() if "assets/" in line]
+    assert [line for line in loaded if "katex.min.js" in line]
+    assert not [line for line in loaded if "://" in line]
+
+
+@pytest.mark.finding("N7")
+def test_measured_tables_live_with_the_benchmarks() -> None:
+    elsewhere = [
+        shown(p) for p in PAGES if "<!-- rows of" in p.read_text(encoding="utf-8") and p.parent.name != "benchmarks"
+    ]
+    assert not elsewhere, f"rows of results belong to docs/benchmarks, got {elsewhere}"
 
 
 # --- the test of the test --------------------------------------------------------------------------------------------
