@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
+import continua
 from continua.lab.cost import memory as lab
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PACKAGES = ("continua", "torch", "numpy", "transformers", "safetensors")
+PACKAGES = ("torch", "numpy", "transformers", "safetensors")
 
 
 def environment() -> dict[str, Any]:
@@ -35,7 +36,10 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load_average": round(os.getloadavg()[0], 2),  # a busy machine is seen here
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "versions": {
+            "continua": continua.__version__,
+            **{name: importlib.metadata.version(name) for name in PACKAGES},
+        },
     }
 
 

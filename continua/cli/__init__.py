@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from continua import __version__
+from continua.cli.failures import report
+from continua.cli.options import Device, Threads, ready
 from continua.cli.simulate.command import app as simulations
-from continua.errors import ContinuaError
 
 app = typer.Typer(
     help="Continua: Transformers whose every axis is continuous.",
@@ -31,6 +32,9 @@ def top(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of a failure. May stand behind the command too.")
+    ] = False,
 ) -> None:
     """Continua: Transformers whose every axis is continuous."""
 
@@ -42,20 +46,25 @@ def demo(
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting of the recipe, for example --set steps=200.")
     ] = None,
+    *,
+    device: Device = "auto",
+    threads: Threads = None,
 ) -> None:
     """Train one elastic text model, print and draw all its sizes, and let it write at two of them (four minutes)."""
     from continua.cli.demo import run
 
-    run(out, again, change or [])
+    run(out, again, change or [], ready(device, threads))
 
 
 @app.command()
 def check(
     out: Annotated[Path, typer.Option(help="Where the figure and a small model are written.")] = Path("runs/check"),
+    threads: Threads = None,
 ) -> None:
     """Show exactness and refinement on a small continuous Transformer, in under a minute."""
     from continua.cli.check import run
 
+    ready("cpu", threads)
     run(out)
 
 
@@ -75,15 +84,19 @@ def inspect(
     out: Annotated[
         Path | None, typer.Option(help="Where figures go. By default runs/attention or runs/dynamics.")
     ] = None,
+    *,
+    device: Device = "auto",
+    threads: Threads = None,
 ) -> None:
     """Print what a model is: axes, grid, parts, fields and parameters; or what it does with a text."""
     from continua.cli.inspect import look_closer, run
 
     closer = dynamics or text is not None
+    place = ready(device, threads)
     if attention is not None or not closer:
-        run(path, at, attention, out or Path("runs/attention"))
+        run(path, at, attention, out or Path("runs/attention"), place)
     if closer:
-        look_closer(path, at, dynamics, text, out or Path("runs/dynamics"))
+        look_closer(path, at, dynamics, text, out or Path("runs/dynamics"), place)
 
 
 @app.command()
@@ -109,11 +122,14 @@ def fit(
     compiles: Annotated[
         bool, typer.Option("--compile", help="Compile the model, forward and backward (torch.compile).")
     ] = False,
+    *,
+    device: Device = "auto",
+    threads: Threads = None,
 ) -> None:
     """Train a recipe, or go on with a run. It can be stopped at any moment and resumed with nothing lost."""
     from continua.cli.fit import run as go
 
-    go(recipe, change or [], text, at, folder, resume, compiles)
+    go(recipe, change or [], text, at, folder, resume, compiles, ready(device, threads))
 
 
 @app.command()
@@ -124,11 +140,14 @@ def pareto(
     ] = None,
     windows: Annotated[int, typer.Option(help="How many held-out windows to read for each size; 0 reads all.")] = 64,
     out: Annotated[Path | None, typer.Option(help="Where the picture goes. By default RUN/pareto.png.")] = None,
+    *,
+    device: Device = "auto",
+    threads: Threads = None,
 ) -> None:
     """Measure one checkpoint at many sizes: loss, time, FLOPs, memory, and which sizes nothing beats."""
     from continua.cli.pareto import run as go
 
-    go(run, size or [], windows, out)
+    go(run, size or [], windows, out, ready(device, threads))
 
 
 @app.command()
@@ -139,14 +158,25 @@ def generate(
         str, typer.Option(help="Another size, for example d=64,z=3; or a budget: latency=5ms, flops=20M, memory=2MB.")
     ] = "",
     tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 200,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.8,
-    seed: Annotated[int, typer.Option(help="The same seed writes the same text.")] = 0,
     which: Annotated[str, typer.Option(help="best or last")] = "best",
+    *,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Draw from this many likeliest tokens only.")] = None,
+    top_p: Annotated[
+        float, typer.Option(help="Draw from the likeliest tokens that reach this probability only.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed writes the same text.")] = 0,
+    samples: Annotated[int, typer.Option(help="Write this many texts, the next with the next seed.")] = 1,
+    streams: Annotated[bool, typer.Option("--stream/--no-stream", help="Print each token as it is written.")] = True,
+    device: Device = "auto",
+    threads: Threads = None,
 ) -> None:
     """Let the model of a run write, at its own size or at another."""
+    from continua.cli.generate import Writing
     from continua.cli.generate import run as go
 
-    go(run, prompt, at, tokens, temperature, seed, which)
+    writing = Writing(tokens, temperature, top_k, top_p, seed, samples)
+    go(run, prompt, at, which, writing, streams, ready(device, threads))
 
 
 @app.command()
@@ -160,17 +190,21 @@ def predict(
         Path | None, typer.Option(help="Where the answer goes (.npz or .csv). By default RUN/GRID-answer.npz.")
     ] = None,
     which: Annotated[str, typer.Option(help="best or last")] = "best",
+    *,
+    device: Device = "auto",
+    threads: Threads = None,
 ) -> None:
     """Answer functions that were observed at any points: uniform, warped or scattered."""
     from continua.cli.predict import run as go
 
-    go(run, grid, asked, out, which)
+    go(run, grid, asked, out, which, ready(device, threads))
 
 
 def main() -> None:
-    """Run a command; what a user can cause is answered with one sentence instead of a traceback."""
+    """Run a command; whatever ends it is answered with one sentence instead of a traceback."""
+    words = sys.argv[1:]
+    debug = "--debug" in words
     try:
-        app()
-    except ContinuaError as error:
-        typer.echo(f"continua: {error}", err=True)
-        sys.exit(2)
+        app(args=[word for word in words if word != "--debug"])
+    except Exception as error:
+        sys.exit(report(error, debug))

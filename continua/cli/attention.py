@@ -33,7 +33,7 @@ def run(console: Console, model: Any, path: Path, text: str, wish: Discretisatio
         remedy = "Use continua.lab.attention_maps with a source for an encoder–decoder."
         raise ConfigError("--attention reads one text with one stack", got=type(model).__name__, remedy=remedy)
     ids, labels = tokenise(path, text)
-    maps = attention_maps(model, torch.tensor([ids]), model.settle(wish))
+    maps = attention_maps(model, torch.tensor([ids], device=next(model.parameters()).device), model.settle(wish))
     table = head_table(maps)
     _print_summary(console, table, labels)
     figures = [

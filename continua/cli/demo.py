@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.panel import Panel
 
-from continua.cli.generate import written
+from continua.cli.generate import Writing, written
 from continua.cli.pareto import FILE, measure, show
 from continua.errors import ConfigError
 from continua.lab.figure import pyplot, save
@@ -20,45 +21,46 @@ from continua.training import Fitted, Run
 
 STEPS = 800  # under four minutes on two cores
 PROMPT = "def "
+WRITING = Writing(tokens=160, temperature=0.7)
 
 
-def run(out: Path, again: str, changes: list[str]) -> None:
+def run(out: Path, again: str, changes: list[str], device: torch.device) -> None:
     """Train (or go on, or start anew), then the table, the pictures and the samples."""
     console = Console()
     began = time.perf_counter()
-    fitted = _trained(console, out, again, changes)
+    fitted = _trained(console, out, again, changes, device)
     if fitted.ended == "interrupted":
         console.print("Stopped. Go on with: continua demo")
         return
     opened = Run.open(out)
     console.print("\nThe same checkpoint at other sizes: widths, heads and steps are chosen when it runs.")
-    found = measure(console, opened, None, windows=64)
+    found = measure(console, opened, None, 64, device)
     show(console, found)
     found.save(out / FILE)
     pictures = [found.plot(out / "pareto.png"), loss_curve(opened.history(), out / "loss.png")]
-    model = opened.model()
+    model = opened.model().to(device)
     tokens = tokens_of(opened)
     native = model.native
     half = {"d": max(1, native.d.n // 2), "h": max(1, native.h.n // 2), "z": max(1, native.z.steps // 2)}
     for name, sizes in (("full size", {}), ("half of everything", half)):
-        text = written(model, tokens, PROMPT, model.at(**sizes), 160, 0.7, 0)
+        text = tokens.decode(torch.tensor([*written(model, tokens, PROMPT, model.at(**sizes), WRITING)]))
         console.print(Panel(text, title=f"written at {name}", expand=False), markup=False, highlight=False)
     console.print(f"Pictures: {', '.join(map(str, pictures))}")
     console.print(f"Go on: continua generate {out} --at latency=2ms --prompt 'class '   or   continua inspect {out}")
     console.print(f"Done in {time.perf_counter() - began:.0f} s.")
 
 
-def _trained(console: Console, out: Path, again: str, changes: list[str]) -> Fitted:
+def _trained(console: Console, out: Path, again: str, changes: list[str], device: torch.device) -> Fitted:
     """A run in ``out``: a new one, or the one that is there."""
     settings = {"steps": STEPS, "evaluate_every": 200, **parse(changes)}
     if (out / "run.json").is_file():
         if _choice(console, out, again) == "resume":
-            return resume(out)
+            return resume(out, device=str(device))
         shutil.rmtree(out)
     console.print(
         f"Training one elastic model on the source of Python's own library, into {out} (Ctrl-C loses nothing)."
     )
-    return start("elastic", settings, out)
+    return start("elastic", settings, out, str(device))
 
 
 def _choice(console: Console, out: Path, again: str) -> str:

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from continua.cli.run import held_out_of
@@ -19,7 +20,8 @@ def run(
     wish: str,
     folder: Path | None,
     again: Path | None,
-    compiles: bool = False,
+    compiles: bool,
+    device: torch.device,
 ) -> None:
     """Start or resume, and say what to do next."""
     console = Console()
@@ -31,12 +33,14 @@ def run(
     if compiles:
         settings["compile"] = True
     if again is not None:
-        fitted = resume(again, settings)
+        fitted = resume(again, settings, str(device))
     elif not recipe:
         remedy = f"Shipped: {', '.join(SHIPPED)}. Or go on with a run: --resume RUN."
         raise ConfigError("fit needs a recipe", got="none", remedy=remedy)
     else:
-        fitted = start(recipe, settings, folder or Path("runs", Path(recipe.rpartition(":")[2] or recipe).stem))
+        fitted = start(
+            recipe, settings, folder or Path("runs", Path(recipe.rpartition(":")[2] or recipe).stem), str(device)
+        )
     if os.environ.get("RANK", "0") != "0":  # one of many processes: the first one speaks
         return
     home = fitted.run.folder if fitted.run is not None else "."

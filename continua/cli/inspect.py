@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -18,12 +19,12 @@ from continua.operators import Operator, PreNorm, Project, Skip
 from continua.training import Run
 
 
-def run(path: Path, wish: str, text: str | None = None, out: Path = Path("runs/attention")) -> None:
+def run(path: Path, wish: str, text: str | None, out: Path, device: torch.device) -> None:
     """Load the folder and print its tables, or what its attention does with ``text``."""
     console = Console()
     opened = Run.open(path) if (path / "run.json").is_file() else None
-    model = _open(path) if opened is None else opened.model()
-    at = parse_at(wish) if opened is None else _asked(console, path, wish)
+    model = (_open(path) if opened is None else opened.model()).to(device)
+    at = parse_at(wish) if opened is None else _asked(console, path, wish, device)
     if text is not None:
         from continua.cli.attention import run as look
 
@@ -36,13 +37,13 @@ def run(path: Path, wish: str, text: str | None = None, out: Path = Path("runs/a
         from continua.cli.pareto import WINDOWS, measure
         from continua.cli.pareto import show as table
 
-        table(console, measure(console, opened, [model.native, at], WINDOWS))
+        table(console, measure(console, opened, [model.native, at], WINDOWS, device))
     elif opened is not None:
         show(console, opened, model)
 
 
-def look_closer(path: Path, wish: str, asked: bool, text: str | None, out: Path) -> None:
-    """Load the folder and measure how tokens move through its layers."""
+def look_closer(path: Path, wish: str, asked: bool, text: str | None, out: Path, device: torch.device) -> None:
+    """Load the folder and measure, in float64 on the processor, how tokens move through its layers."""
     from continua.cli.dynamics import run as measure
 
     if not asked:
@@ -50,15 +51,15 @@ def look_closer(path: Path, wish: str, asked: bool, text: str | None, out: Path)
     console = Console()
     opened = Run.open(path) if (path / "run.json").is_file() else None
     model = _open(path) if opened is None else opened.model()
-    at = parse_at(wish) if opened is None else _asked(console, path, wish)
+    at = parse_at(wish) if opened is None else _asked(console, path, wish, device)
     measure(console, model, path if opened is None else opened, text, at, out)
 
 
-def _asked(console: Console, path: Path, wish: str) -> Discretisation:
+def _asked(console: Console, path: Path, wish: str, device: torch.device) -> Discretisation:
     """A size, or the best one within a budget."""
     from continua.cli.pareto import sizes_for
 
-    return sizes_for(console, path, wish)
+    return sizes_for(console, path, wish, device)
 
 
 def _open(path: Path) -> Any:

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -22,24 +23,26 @@ FILE = "pareto.json"
 WINDOWS = 16  # windows of held-out text for a quick look
 
 
-def run(path: Path, sizes: list[str], windows: int, out: Path | None) -> None:
+def run(path: Path, sizes: list[str], windows: int, out: Path | None, device: torch.device) -> None:
     """Measure, print, draw and keep."""
     console = Console()
     opened = Run.open(path)
-    found = measure(console, opened, [parse_at(size) for size in sizes] or None, windows)
+    found = measure(console, opened, [parse_at(size) for size in sizes] or None, windows, device)
     show(console, found)
     kept = found.save(opened.folder / FILE)
     drawn = found.plot(out or opened.folder / "pareto.png")
     console.print(f"written: {kept}, {drawn}")
 
 
-def measure(console: Console, run: Run, sizes: list[Discretisation] | None, windows: int) -> Pareto:
+def measure(
+    console: Console, run: Run, sizes: list[Discretisation] | None, windows: int, device: torch.device
+) -> Pareto:
     """Held-out loss, time, FLOPs and memory of each size, with a bar."""
     if "recipe" not in run.about:
         remedy = "Measure it from Python: continua.lab.pareto(model, task)."
         raise ConfigError("this run was not made by a recipe", got=run.folder, remedy=remedy)
     bundle = build(run.about["recipe"], changes_of(run))
-    model = run.model()
+    model = run.model().to(device)
     task = bundle.task
     if windows and isinstance(task, Text | Functions):
         task = replace(task, limit=windows)
@@ -72,7 +75,7 @@ def show(console: Console, found: Pareto) -> None:
     console.print(table)
 
 
-def sizes_for(console: Console, path: Path, wish: str) -> Discretisation:
+def sizes_for(console: Console, path: Path, wish: str, device: torch.device) -> Discretisation:
     """``d=64,z=3``, or the best size within a budget: ``latency=5ms``, ``flops=20M``, ``memory=2MB`` (of one sample).
 
     A budget looks at what ``continua pareto`` measured; where it did not, that is done now.
@@ -88,7 +91,7 @@ def sizes_for(console: Console, path: Path, wish: str) -> Discretisation:
     if kept.is_file():
         found = Pareto.load(kept)
     else:
-        found = measure(console, opened, None, WINDOWS)
+        found = measure(console, opened, None, WINDOWS, device)
         found.save(kept)
     point = found.pick(**{name: _number(text) for name, text in budget.items()})
     console.print(f"{wish}: {point.name}, held-out loss {point.loss:.4f}, {1e3 * point.seconds:.2f} ms")

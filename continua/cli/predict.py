@@ -28,10 +28,10 @@ class Observed(NamedTuple):
     inputs: torch.Tensor | None
 
 
-def run(folder: Path, grid: Path, asked: Path | None, out: Path | None, which: str) -> None:
+def run(folder: Path, grid: Path, asked: Path | None, out: Path | None, which: str, device: torch.device) -> None:
     """Read the file, answer, write."""
     console = Console()
-    model = Run.open(folder).model(which)
+    model = Run.open(folder).model(which).to(device)
     axis = model.axes.t
     if not isinstance(model.embed, Latent):
         remedy = "Use a run of continua fit burgers, darcy or navier-stokes."

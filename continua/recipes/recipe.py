@@ -112,10 +112,10 @@ def parse(pairs: list[str]) -> dict[str, Any]:
     return values
 
 
-def start(name: str, changes: Mapping[str, Any], folder: str | Path) -> Fitted:
-    """Fit a recipe into a new run folder."""
+def start(name: str, changes: Mapping[str, Any], folder: str | Path, device: str = "auto") -> Fitted:
+    """Fit a recipe into a new run folder, on a device (auto, cpu, cuda or mps)."""
     bundle = build(name, changes)
-    return _fit(bundle, Run(Path(folder)), _about(name, changes, bundle), new=True)
+    return _fit(bundle, Run(Path(folder)), _about(name, changes, bundle), new=True, device=device)
 
 
 def _about(name: str, changes: Mapping[str, Any], bundle: Bundle) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def changes_of(run: Run) -> dict[str, Any]:
     return made
 
 
-def resume(folder: str | Path, changes: Mapping[str, Any] | None = None) -> Fitted:
+def resume(folder: str | Path, changes: Mapping[str, Any] | None = None, device: str = "auto") -> Fitted:
     """Go on with a run; ``changes`` may lengthen it."""
     run = Run.open(folder)
     if "recipe" not in run.about:
@@ -148,7 +148,7 @@ def resume(folder: str | Path, changes: Mapping[str, Any] | None = None) -> Fitt
         if json.loads(json.dumps(about[key])) != run.about.get(key):
             remedy = f"Give it the {'data' if key == 'data' else 'text'} it was started with, or start a new run."
             raise RunError(f"this run was started with another {_NAMES.get(key, key)}", got=run.folder, remedy=remedy)
-    return _fit(bundle, run, about if changes else None)
+    return _fit(bundle, run, about if changes else None, device=device)
 
 
 _NAMES = {"tokens": "alphabet", "corpus": "text", "data": "set of functions"}
@@ -162,9 +162,11 @@ def tokens_of(run: Run) -> Tokeniser:
     return made
 
 
-def _fit(bundle: Bundle, run: Run, about: Mapping[str, Any] | None, new: bool = False) -> Fitted:
+def _fit(
+    bundle: Bundle, run: Run, about: Mapping[str, Any] | None, *, new: bool = False, device: str = "auto"
+) -> Fitted:
     """Fit into a run. ``about``: what is written into it first, if anything."""
-    with joined() as world:
+    with joined(device) as world:
         if world.leads and new:
             run = Run.create(run.folder, about or {})
         elif world.leads and about is not None:
@@ -178,4 +180,5 @@ def _fit(bundle: Bundle, run: Run, about: Mapping[str, Any] | None, new: bool = 
             optimiser=bundle.optimiser,
             schedule=bundle.schedule,
             penalties=bundle.penalties,
+            device=device,
         )

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from continua.devices import find_device
 from continua.errors import RunError
 from continua.typing import Tensor
 
@@ -101,21 +102,21 @@ class World:
 
 
 @contextmanager
-def joined() -> Iterator[World]:
-    """Take part in what ``torchrun`` started, or be alone."""
+def joined(device: str = "auto") -> Iterator[World]:
+    """Take part in what ``torchrun`` started, or be alone; on ``device``, or on this process's own GPU (``auto``)."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
-    cuda = torch.cuda.is_available()
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    device = torch.device("cuda", local) if cuda else torch.device("cpu")
+    place = find_device(device)
+    if place.type == "cuda" and place.index is None:
+        place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     if size == 1:
-        yield World(0, 1, device)
+        yield World(0, 1, place)
         return
     started = not dist.is_initialized()
     if started:
-        dist.init_process_group("nccl" if cuda else "gloo")
+        dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
     try:
-        yield World(rank, size, device)
+        yield World(rank, size, place)
         if started:
             settle()
     finally:

@@ -32,6 +32,7 @@ def fit(
     schedule: Schedule = Cosine(),  # noqa: B008
     penalties: Penalty | Penalties | Sequence[Penalty | Penalties] | None = None,
     watch: OnProgress | None = None,
+    device: str = "auto",
     steps: int = Training.steps,
     seed: int = Training.seed,
     accumulate: int = Training.accumulate,
@@ -52,8 +53,9 @@ def fit(
     ``run`` names a new folder, or is an opened ``Run`` to go on with: everything that is random is a function of
     (seed, step), so a run that was killed and resumed ends with the same bits as one that was not. Without it nothing
     is written. ``optimiser`` says how each role of parameters is trained, ``schedule`` how the learning rates change,
-    ``penalties`` are added to the loss, ``watch`` is told of each step (None: a bar). All that follows is a setting of
-    ``Training``, which says what each means. Under ``torchrun`` the same call trains on all processes.
+    ``penalties`` are added to the loss, ``watch`` is told of each step (None: a bar), ``device`` is auto, cpu,
+    cuda or mps. All that follows is a setting of ``Training``, which says what each means. Under
+    ``torchrun`` the same call trains on all processes.
     """
     training = Training(
         steps=steps,
@@ -72,7 +74,15 @@ def fit(
         tensorboard=tensorboard,
     )
     return train(
-        model, task, training, run=run, optimiser=optimiser, schedule=schedule, penalties=penalties, watch=watch
+        model,
+        task,
+        training,
+        run=run,
+        optimiser=optimiser,
+        schedule=schedule,
+        penalties=penalties,
+        watch=watch,
+        device=device,
     )
 
 
@@ -86,9 +96,10 @@ def train(
     schedule: Schedule = Cosine(),  # noqa: B008
     penalties: Penalty | Penalties | Sequence[Penalty | Penalties] | None = None,
     watch: OnProgress | None = None,
+    device: str = "auto",
 ) -> Fitted:
     """``fit`` with its settings as one object."""
-    with joined() as world:
+    with joined(device) as world:
         about = {"training": to_plain(training), "optimiser": to_plain(optimiser), "schedule": to_plain(schedule)}
         opened = _opened(run, about, world)
         loop = Loop(model, task, training, opened, world)

@@ -93,7 +93,9 @@ def test_generate_changes_nothing_of_the_text(run, monkeypatch) -> None:
     from continua.tasks import Characters
 
     monkeypatch.setattr(Characters, "decode", lambda self, ids: "x" * 300 + " [bold] :smile:")
-    assert said("generate", run, "--prompt", "the", "--tokens", 2).stdout == "x" * 300 + " [bold] :smile:\n"
+    assert (
+        said("generate", run, "--prompt", "the", "--tokens", 2, "--no-stream").stdout == "x" * 300 + " [bold] :smile:\n"
+    )
 
 
 @pytest.mark.parametrize(

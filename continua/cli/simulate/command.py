@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from continua.cli.options import Threads, ready
 from continua.cli.simulate.settings import Circle, MeanField, Phase, Shared, Sphere, asked
 from continua.errors import ConfigError, nearest
 
@@ -28,8 +29,10 @@ def _command(kind: type[Shared]) -> Callable[..., None]:
         out = given.pop("out")
         again = given.pop("again")
         changes = given.pop("change") or []
+        threads = given.pop("threads")
         if again not in AGAIN:
             raise ConfigError("--again is resume or anew", got=again, remedy=nearest(again, [*AGAIN]))
+        ready("cpu", threads)
         run(asked(kind, given, changes), out, again == "anew")
 
     options: dict[str, tuple[Any, Any]] = {}
@@ -43,6 +46,7 @@ def _command(kind: type[Shared]) -> Callable[..., None]:
     options["change"] = (Annotated[list[str] | None, change], None)
     options["out"] = (Annotated[Path | None, where], None)
     options["again"] = (Annotated[str, again], "resume")
+    options["threads"] = (Threads, None)
     go.__name__ = kind.name
     go.__doc__ = kind.__doc__
     go.__annotations__ = {key: hint for key, (hint, _) in options.items()} | {"return": None}
