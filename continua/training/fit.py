@@ -53,9 +53,8 @@ def fit(
     ``run`` names a new folder, or is an opened ``Run`` to go on with: everything that is random is a function of
     (seed, step), so a run that was killed and resumed ends with the same bits as one that was not. Without it nothing
     is written. ``optimiser`` says how each role of parameters is trained, ``schedule`` how the learning rates change,
-    ``penalties`` are added to the loss, ``watch`` is told of each step (None: a bar), ``device`` is auto, cpu,
-    cuda or mps. All that follows is a setting of ``Training``, which says what each means. Under
-    ``torchrun`` the same call trains on all processes.
+    ``watch`` is told of each step (None: a bar), ``device`` is auto, cpu, cuda or mps. All that follows is a setting of
+    ``Training``, which says what each means. Under ``torchrun`` the same call trains on all processes.
     """
     training = Training(
         steps=steps,
