@@ -15,6 +15,8 @@ import pytest
 import torch
 
 import continua
+from continua import config
+from continua.recipes import build
 from tools import reference
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,8 +67,12 @@ def run(test: doctest.DocTest) -> str:
     """Run the examples of one page or docstring; return the report of what differs, or nothing."""
     report = io.StringIO()
     runner = doctest.DocTestRunner(optionflags=OPTIONS, verbose=False)
+    known = dict(config._classes)
     with torch.random.fork_rng(), warnings.catch_warnings():
         runner.run(test, out=report.write)
+    for name in set(config._classes) - set(known):
+        if config._classes[name].__module__ == "__main__":  # a class that only a page registers
+            del config._classes[name]
     return report.getvalue()
 
 
@@ -190,6 +196,50 @@ def test_measured_tables_live_with_the_benchmarks() -> None:
         shown(p) for p in PAGES if "<!-- rows of" in p.read_text(encoding="utf-8") and p.parent.name != "benchmarks"
     ]
     assert not elsewhere, f"rows of results belong to docs/benchmarks, got {elsewhere}"
+
+
+SOUGHT = {
+    "GPU": ("guides/devices.md", 5),
+    "device": ("guides/devices.md", 8),
+    "distil": ("guides/pretrained.md", 3),
+    "fine-tun": ("guides/pretrained.md", 1),
+    "tokenizer": ("guides/your-text.md", 6),
+    "export": ("guides/export.md", 6),
+    "checkpoint": ("guides/runs.md", 5),
+    "DataLoader": ("guides/your-data.md", 4),
+    "CSV": ("guides/series.md", 1),
+    "pretrained": ("guides/pretrained.md", 3),
+}
+
+
+@pytest.mark.finding("N8")
+@pytest.mark.parametrize("word", SOUGHT)
+def test_the_usual_words_stand_where_people_look(word: str) -> None:
+    page, often = SOUGHT[word]
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8").lower()
+    assert text.count(word.lower()) >= often, f"{word} occurs less than {often} times in docs/{page}"
+    entry = [(ROOT / "docs" / place).read_text(encoding="utf-8").lower() for place in ("index.md", "guides/index.md")]
+    assert any(word.lower() in one for one in entry), f"{word} is on neither of the pages that lead to the others"
+
+
+@pytest.mark.finding("N7")
+def test_guides_stand_before_the_theory() -> None:
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    order = [
+        site.index(f"  - {part}:") for part in ("Start", "Guides", "Concepts", "Reference", "Extending", "Gallery")
+    ]
+    assert order == sorted(order)
+    for stale in ("What 0.1.0 holds", "on the roadmap"):
+        assert not [shown(path) for path in PAGES if stale in path.read_text(encoding="utf-8") and path.parent != ROOT]
+
+
+def test_the_recipe_of_the_guide_can_be_built(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "guides" / "your-recipe.md").read_text(encoding="utf-8")
+    (tmp_path / "mine.py").write_text(next(plain_blocks(text))[1], encoding="utf-8")
+    (tmp_path / "book.txt").write_text("the rain in spain stays mainly in the plain. " * 60, encoding="utf-8")
+    bundle = build(f"{tmp_path}/mine.py:poem", {"text": str(tmp_path / "book.txt"), "d": 16, "steps": 5})
+    assert bundle.training.steps == 5
+    assert bundle.model(bundle.task.example(0, 0).batch).shape == (8, 32, bundle.tokens.size)
 
 
 # --- the test of the test --------------------------------------------------------------------------------------------

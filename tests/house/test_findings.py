@@ -28,7 +28,6 @@ MISSING: set[str] = {
 
     "N3", "N4", "N5", "N10",
 
-    "N8",
 }  # fmt: skip
 
 
