@@ -1,0 +1,1 @@
+"""Cases made from a seed, what may come of them, and campaigns of many."""
