@@ -23,11 +23,11 @@ _ROOMS = {
         "ALiBi Attention Causal Constraint GELU LayerNorm Learned Pointwise RMSNorm ReLU "
         "RelativeBias Rotary SiLU Sinusoidal Softmax Strided Window"
     ),
-    "models": "Batch EncoderDecoder Greedy Sample Transformer generate load stream zoo",
+    "models": "Batch EncoderDecoder Greedy Sample Transformer generate stream zoo",
     "optim": "",
     "data": "",
     "tasks": "",
-    "training": "Elastic KineticEnergy Run fit",
+    "training": "Elastic KineticEnergy Run fit load",
     "lab": "pareto",
     "convert": "from_hf from_torch to_hf",
     "recipes": "",

@@ -12,10 +12,15 @@ LARGEST_TEXT = 256 * 2**20  # bytes of a description: more than any of ours has,
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by one rename: after a crash it holds what it held before, or all of ``text``."""
+    """``write_bytes`` of text in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a file by one rename: after a crash it holds what it held before, or all of ``content``."""
     with aside(path) as partial:
-        with partial.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with partial.open("wb") as file:
+            file.write(content)
         flush(partial)
         os.replace(partial, path)
     flush(path.parent)

@@ -87,6 +87,9 @@ def inspect(
     *,
     device: Device = "auto",
     threads: Threads = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run the recipe file that the run names, and read the paths it names.")
+    ] = False,
 ) -> None:
     """Print what a model is: axes, grid, parts, fields and parameters; or what it does with a text."""
     from continua.cli.inspect import look_closer, run
@@ -94,9 +97,9 @@ def inspect(
     closer = dynamics or text is not None
     place = ready(device, threads)
     if attention is not None or not closer:
-        run(path, at, attention, out or Path("runs/attention"), place)
+        run(path, at, attention, out or Path("runs/attention"), place, trust)
     if closer:
-        look_closer(path, at, dynamics, text, out or Path("runs/dynamics"), place)
+        look_closer(path, at, dynamics, text, out or Path("runs/dynamics"), place, trust)
 
 
 @app.command()
@@ -125,11 +128,20 @@ def fit(
     *,
     device: Device = "auto",
     threads: Threads = None,
+    again: Annotated[
+        str, typer.Option(help="Where the folder has a run already: resume goes on, anew replaces it, ask asks.")
+    ] = "",
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run the recipe file that the run names, and read the paths it names.")
+    ] = False,
 ) -> None:
-    """Train a recipe, or go on with a run. It can be stopped at any moment and resumed with nothing lost."""
+    """Train a recipe, or go on with a run. It can be stopped at any moment and resumed with nothing lost.
+
+    Exit codes: 0 done, 130 interrupted (Ctrl-C or SIGTERM; saved), 3 the last state could not be kept.
+    """
     from continua.cli.fit import run as go
 
-    go(recipe, change or [], text, at, folder, resume, compiles, ready(device, threads))
+    go(recipe, change or [], text, at, folder, resume, compiles, ready(device, threads), again=again, trust=trust)
 
 
 @app.command()
@@ -143,11 +155,14 @@ def pareto(
     *,
     device: Device = "auto",
     threads: Threads = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run the recipe file that the run names, and read the paths it names.")
+    ] = False,
 ) -> None:
     """Measure one checkpoint at many sizes: loss, time, FLOPs, memory, and which sizes nothing beats."""
     from continua.cli.pareto import run as go
 
-    go(run, size or [], windows, out, ready(device, threads))
+    go(run, size or [], windows, out, ready(device, threads), trust)
 
 
 @app.command()
@@ -170,13 +185,16 @@ def generate(
     streams: Annotated[bool, typer.Option("--stream/--no-stream", help="Print each token as it is written.")] = True,
     device: Device = "auto",
     threads: Threads = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run the recipe file that the run names, and read the paths it names.")
+    ] = False,
 ) -> None:
     """Let the model of a run write, at its own size or at another."""
     from continua.cli.generate import Writing
     from continua.cli.generate import run as go
 
     writing = Writing(tokens, temperature, top_k, top_p, seed, samples)
-    go(run, prompt, at, which, writing, streams, ready(device, threads))
+    go(run, prompt, at, which, writing, streams, ready(device, threads), trust)
 
 
 @app.command()

@@ -1,7 +1,5 @@
 """``continua demo``: train one elastic text model, look at all its sizes, let it write at two of them."""
 
-import shutil
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.panel import Panel
 
+from continua.cli.again import code_of, goes_on
 from continua.cli.generate import Writing, written
 from continua.cli.pareto import FILE, measure, show
-from continua.errors import ConfigError
 from continua.lab.figure import pyplot, save
 from continua.recipes import parse, resume, start, tokens_of
 from continua.training import Fitted, Run
@@ -29,9 +27,11 @@ def run(out: Path, again: str, changes: list[str], device: torch.device) -> None
     console = Console()
     began = time.perf_counter()
     fitted = _trained(console, out, again, changes, device)
+    code = code_of(console, fitted)
     if fitted.ended == "interrupted":
         console.print("Stopped. Go on with: continua demo")
-        return
+    if code:
+        raise typer.Exit(code)
     opened = Run.open(out)
     console.print("\nThe same checkpoint at other sizes: widths, heads and steps are chosen when it runs.")
     found = measure(console, opened, None, 64, device)
@@ -45,37 +45,24 @@ def run(out: Path, again: str, changes: list[str], device: torch.device) -> None
     for name, sizes in (("full size", {}), ("half of everything", half)):
         text = tokens.decode(torch.tensor([*written(model, tokens, PROMPT, model.at(**sizes), WRITING)]))
         console.print(Panel(text, title=f"written at {name}", expand=False), markup=False, highlight=False)
-    console.print(f"Pictures: {', '.join(map(str, pictures))}")
-    console.print(f"Go on: continua generate {out} --at latency=2ms --prompt 'class '   or   continua inspect {out}")
+    console.print(f"Pictures: {', '.join(map(str, pictures))}", markup=False)
+    console.print(
+        f"Go on: continua generate {out} --at latency=2ms --prompt 'class '   or   continua inspect {out}", markup=False
+    )
     console.print(f"Done in {time.perf_counter() - began:.0f} s.")
 
 
 def _trained(console: Console, out: Path, again: str, changes: list[str], device: torch.device) -> Fitted:
     """A run in ``out``: a new one, or the one that is there."""
     settings = {"steps": STEPS, "evaluate_every": 200, **parse(changes)}
-    if (out / "run.json").is_file():
-        if _choice(console, out, again) == "resume":
-            return resume(out, device=str(device))
-        shutil.rmtree(out)
+    goes = goes_on(console, out, again)
+    if goes:
+        return resume(out, device=str(device))
     console.print(
-        f"Training one elastic model on the source of Python's own library, into {out} (Ctrl-C loses nothing)."
+        f"Training one elastic model on the source of Python's own library, into {out} (Ctrl-C loses nothing).",
+        markup=False,
     )
-    return start("elastic", settings, out, str(device))
-
-
-def _choice(console: Console, out: Path, again: str) -> str:
-    """What to do with a run that is there already."""
-    if again not in ("ask", "resume", "anew"):
-        raise ConfigError("--again is ask, resume or anew", got=again, remedy="Leave it out to be asked.")
-    done = len([line for line in Run.open(out).history() if "loss" in line])
-    console.print(f"There is a run of {done} steps in {out}.")
-    if again == "ask" and not sys.stdin.isatty():
-        console.print("Going on with it; --again anew starts over.")
-        return "resume"
-    if again == "ask":
-        anew = typer.confirm("Start anew and forget it? (No goes on with it.)", default=False)
-        return "anew" if anew else "resume"
-    return again
+    return start("elastic", settings, out, str(device), anew=goes is False)
 
 
 def loss_curve(history: Sequence[dict[str, Any]], path: Path) -> Path:

@@ -1,16 +1,20 @@
 """``continua fit``: train a recipe, or go on with a run."""
 
-import os
+import shlex
 from pathlib import Path
 
 import torch
+import typer
 from rich.console import Console
 
+from continua.cli.again import code_of, goes_on
 from continua.cli.run import held_out_of
 from continua.cli.sizes import parse_at
 from continua.errors import ConfigError
-from continua.recipes import SHIPPED, build, changes_of, parse, resume, start
+from continua.recipes import SHIPPED, changes_of, parse, prepare, prepare_again
+from continua.recipes.runs import Prepared
 from continua.training import Run
+from continua.training.distributed import leads
 
 
 def run(
@@ -19,9 +23,12 @@ def run(
     text: Path | None,
     wish: str,
     folder: Path | None,
-    again: Path | None,
+    resumed: Path | None,
     compiles: bool,
     device: torch.device,
+    *,
+    again: str = "",
+    trust: bool = False,
 ) -> None:
     """Start or resume, and say what to do next."""
     console = Console()
@@ -32,33 +39,62 @@ def run(
         settings["at"] = parse_at(wish)
     if compiles:
         settings["compile"] = True
-    if again is not None:
-        fitted = resume(again, settings, str(device))
-    elif not recipe:
-        remedy = f"Shipped: {', '.join(SHIPPED)}. Or go on with a run: --resume RUN."
-        raise ConfigError("fit needs a recipe", got="none", remedy=remedy)
-    else:
-        fitted = start(
-            recipe, settings, folder or Path("runs", Path(recipe.rpartition(":")[2] or recipe).stem), str(device)
-        )
-    if os.environ.get("RANK", "0") != "0":  # one of many processes: the first one speaks
+    prepared = _prepared(console, recipe, settings, folder, resumed, again, trust)
+    fitted = prepared.fit(str(device))
+    code = code_of(console, fitted) if leads() else 0
+    if not leads():  # one of many processes: the first one speaks
         return
-    home = fitted.run.folder if fitted.run is not None else "."
+    home = prepared.run.folder
     measured = [scores for line in fitted.history if (scores := held_out_of(line))]
     scores = measured[-1] if measured else {}
     shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-    console.print(f"{fitted.ended}: {home}" + (f"  held-out: {shown}" if shown else ""))
+    console.print(f"{fitted.ended}: {home}" + (f"  held-out: {shown}" if shown else ""), markup=False)
     if fitted.ended == "interrupted":
-        console.print(f"Go on with: continua fit --resume {home}")
-        return
-    if fitted.run is not None:
-        _report(console, fitted.run)
-    console.print(f"Look at it with: continua inspect {home}")
+        console.print(f"Go on with: {command_to_go_on(prepared.run)}", markup=False, soft_wrap=True)
+    elif code == 0:
+        _report(console, prepared)
+        console.print(f"Look at it with: continua inspect {home}", markup=False)
+    if code:
+        raise typer.Exit(code)
 
 
-def _report(console: Console, run: Run) -> None:
+def _prepared(
+    console: Console,
+    recipe: str,
+    settings: dict[str, object],
+    folder: Path | None,
+    resumed: Path | None,
+    again: str,
+    trust: bool,
+) -> Prepared:
+    if resumed is not None:
+        if again == "anew":
+            remedy = "Say which: --resume RUN, or --folder RUN --again anew."
+            raise ConfigError("--resume goes on with a run", got="--again anew", remedy=remedy)
+        return prepare_again(resumed, settings, recipe, trust)
+    if not recipe:
+        remedy = f"Shipped: {', '.join(SHIPPED)}. Or go on with a run: --resume RUN."
+        raise ConfigError("fit needs a recipe", got="none", remedy=remedy)
+    folder = folder or Path("runs", Path(recipe.rpartition(":")[2] or recipe).stem)
+    goes = goes_on(console, folder, again)
+    if goes:
+        return prepare_again(folder, settings, recipe, trust)
+    return prepare(recipe, settings, folder, anew=goes is False)
+
+
+def command_to_go_on(run: Run) -> str:
+    """What goes on with a run; it names what the run itself may not: a recipe of one's own, a text outside of it."""
+    words = ["continua", "fit"]
+    recipe = str(run.about.get("recipe", ""))
+    words += [recipe] if ":" in recipe else []
+    words += ["--resume", str(run.folder)]
+    text = changes_of(run).get("text")
+    words += ["--text", text] if isinstance(text, str) and Path(text).is_absolute() else []
+    return shlex.join(words)
+
+
+def _report(console: Console, prepared: Prepared) -> None:
     """What the recipe says of its best model."""
-    bundle = build(run.about["recipe"], changes_of(run))
-    if bundle.report is not None:
-        for line in bundle.report(run.model(), run.folder):
+    if prepared.bundle.report is not None:
+        for line in prepared.bundle.report(prepared.run.model(), prepared.run.folder):
             console.print(line, markup=False, highlight=False)

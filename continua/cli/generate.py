@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from continua.cli.pareto import sizes_for
+from continua.cli.sizes import check_which
 from continua.cli.tokens import context_of, token_table
 from continua.errors import ConfigError
 from continua.models import Greedy, Sample, Sampling, View
@@ -50,14 +51,22 @@ class Writing:
         return Greedy() if self.temperature == 0 else Sample(self.temperature, self.top_k, self.top_p)
 
 
-def run(path: Path, prompt: str, wish: str, which: str, writing: Writing, streams: bool, device: torch.device) -> None:
+def run(
+    path: Path,
+    prompt: str,
+    wish: str,
+    which: str,
+    writing: Writing,
+    streams: bool,
+    device: torch.device,
+    trust: bool = False,
+) -> None:
     """Load the model, read the prompt, write on."""
-    if which not in ("best", "last"):
-        raise ConfigError("--which is best or last", got=which, remedy="Leave it out for the best.")
+    check_which(which)
     opened = Run.open(path)
     model = opened.model(which).to(device)
     tokens = tokens_of(opened)
-    view = model.at(sizes_for(Console(stderr=True), path, wish, device))
+    view = model.at(sizes_for(Console(stderr=True), path, wish, device, trust))
     for index in range(writing.samples):
         if writing.samples > 1:
             typer.echo(f"{chr(10) if index else ''}--- sample {index + 1} of {writing.samples} ---")

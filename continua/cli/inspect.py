@@ -19,12 +19,12 @@ from continua.operators import Operator, PreNorm, Project, Skip
 from continua.training import Run
 
 
-def run(path: Path, wish: str, text: str | None, out: Path, device: torch.device) -> None:
+def run(path: Path, wish: str, text: str | None, out: Path, device: torch.device, trust: bool = False) -> None:
     """Load the folder and print its tables, or what its attention does with ``text``."""
     console = Console()
     opened = Run.open(path) if (path / "run.json").is_file() else None
     model = (_open(path) if opened is None else opened.model()).to(device)
-    at = parse_at(wish) if opened is None else _asked(console, path, wish, device)
+    at = parse_at(wish) if opened is None else _asked(console, path, wish, device, trust)
     if text is not None:
         from continua.cli.attention import run as look
 
@@ -37,12 +37,20 @@ def run(path: Path, wish: str, text: str | None, out: Path, device: torch.device
         from continua.cli.pareto import WINDOWS, measure
         from continua.cli.pareto import show as table
 
-        table(console, measure(console, opened, [model.native, at], WINDOWS, device))
+        table(console, measure(console, opened, [Discretisation(), at], WINDOWS, device, trust))
     elif opened is not None:
-        show(console, opened, model)
+        show(console, opened, model, trust)
 
 
-def look_closer(path: Path, wish: str, asked: bool, text: str | None, out: Path, device: torch.device) -> None:
+def look_closer(
+    path: Path,
+    wish: str,
+    asked: bool,
+    text: str | None,
+    out: Path,
+    device: torch.device,
+    trust: bool = False,
+) -> None:
     """Load the folder and measure, in float64 on the processor, how tokens move through its layers."""
     from continua.cli.dynamics import run as measure
 
@@ -51,15 +59,15 @@ def look_closer(path: Path, wish: str, asked: bool, text: str | None, out: Path,
     console = Console()
     opened = Run.open(path) if (path / "run.json").is_file() else None
     model = _open(path) if opened is None else opened.model()
-    at = parse_at(wish) if opened is None else _asked(console, path, wish, device)
+    at = parse_at(wish) if opened is None else _asked(console, path, wish, device, trust)
     measure(console, model, path if opened is None else opened, text, at, out)
 
 
-def _asked(console: Console, path: Path, wish: str, device: torch.device) -> Discretisation:
+def _asked(console: Console, path: Path, wish: str, device: torch.device, trust: bool) -> Discretisation:
     """A size, or the best one within a budget."""
     from continua.cli.pareto import sizes_for
 
-    return sizes_for(console, path, wish, device)
+    return sizes_for(console, path, wish, device, trust)
 
 
 def _open(path: Path) -> Any:

@@ -10,10 +10,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from continua.axes import Discretisation
+from continua.cli.out import refuse_unwritable, writing
 from continua.cli.sizes import parse_at
 from continua.errors import ConfigError
 from continua.lab import Pareto, pareto
-from continua.recipes import build, changes_of
+from continua.recipes import bundle_of
 from continua.tasks import Functions, Text
 from continua.training import Run
 
@@ -23,26 +24,42 @@ FILE = "pareto.json"
 WINDOWS = 16  # windows of held-out text for a quick look
 
 
-def run(path: Path, sizes: list[str], windows: int, out: Path | None, device: torch.device) -> None:
-    """Measure, print, draw and keep."""
+def run(
+    path: Path, sizes: list[str], windows: int, out: Path | None, device: torch.device, trust: bool = False
+) -> None:
+    """Measure, print, draw and keep; what was measured before stays in the file."""
     console = Console()
     opened = Run.open(path)
-    found = measure(console, opened, [parse_at(size) for size in sizes] or None, windows, device)
+    kept = opened.folder / FILE
+    drawn = out or opened.folder / "pareto.png"
+    for target in (kept, drawn):
+        refuse_unwritable(target)
+    wishes = [parse_at(size) for size in sizes]
+    found = measure(console, opened, [Discretisation(), *wishes] if wishes else None, windows, device, trust)
     show(console, found)
-    kept = found.save(opened.folder / FILE)
-    drawn = found.plot(out or opened.folder / "pareto.png")
-    console.print(f"written: {kept}, {drawn}")
+    if kept.is_file():
+        found = found.joined(Pareto.load(kept))
+    with writing(kept):
+        found.save(kept)
+    with writing(drawn):
+        found.plot(drawn)
+    console.print(f"written: {kept}, {drawn}", markup=False)
 
 
 def measure(
-    console: Console, run: Run, sizes: list[Discretisation] | None, windows: int, device: torch.device
+    console: Console,
+    run: Run,
+    sizes: list[Discretisation] | None,
+    windows: int,
+    device: torch.device,
+    trust: bool = False,
 ) -> Pareto:
-    """Held-out loss, time, FLOPs and memory of each size, with a bar."""
+    """Held-out loss, time, FLOPs and memory of each size, with a bar. The first of ``sizes`` is the native one."""
     if "recipe" not in run.about:
         remedy = "Measure it from Python: continua.lab.pareto(model, task)."
         raise ConfigError("this run was not made by a recipe", got=run.folder, remedy=remedy)
-    bundle = build(run.about["recipe"], changes_of(run))
     model = run.model().to(device)
+    bundle = bundle_of(run, trust=trust)
     task = bundle.task
     if windows and isinstance(task, Text | Functions):
         task = replace(task, limit=windows)
@@ -75,7 +92,7 @@ def show(console: Console, found: Pareto) -> None:
     console.print(table)
 
 
-def sizes_for(console: Console, path: Path, wish: str, device: torch.device) -> Discretisation:
+def sizes_for(console: Console, path: Path, wish: str, device: torch.device, trust: bool = False) -> Discretisation:
     """``d=64,z=3``, or the best size within a budget: ``latency=5ms``, ``flops=20M``, ``memory=2MB`` (of one sample).
 
     A budget looks at what ``continua pareto`` measured; where it did not, that is done now.
@@ -91,8 +108,9 @@ def sizes_for(console: Console, path: Path, wish: str, device: torch.device) -> 
     if kept.is_file():
         found = Pareto.load(kept)
     else:
-        found = measure(console, opened, None, WINDOWS, device)
-        found.save(kept)
+        found = measure(console, opened, None, WINDOWS, device, trust)
+        with writing(kept):
+            found.save(kept)
     point = found.pick(**{name: _number(text) for name, text in budget.items()})
     console.print(f"{wish}: {point.name}, held-out loss {point.loss:.4f}, {1e3 * point.seconds:.2f} ms")
     return point.at

@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from continua.errors import ContinuaError
-from continua.recipes import build, changes_of
+from continua.errors import ContinuaError, RunError
+from continua.recipes import bundle_of
 from continua.tasks import Text
 from continua.training import Run
 
@@ -16,12 +17,11 @@ HELD_OUT = "validation_"
 WINDOWS = 16  # of held-out text for each size: a quick look, not a benchmark
 
 
-def show(console: Console, run: Run, model: Any) -> None:
+def show(console: Console, run: Run, model: Any, trust: bool = False) -> None:
     """History and drift."""
     about = run.about
-    console.print(
-        f"[bold]run[/bold]  {run.folder}  recipe {about.get('recipe', '(from Python)')}  {about.get('changes', {})}"
-    )
+    said = f"{run.folder}  recipe {about.get('recipe', '(from Python)')}  {about.get('changes', {})}"
+    console.print(f"[bold]run[/bold]  {escape(said)}")
     history = run.history()
     table = Table("step", "loss", "held-out", "seconds a step", title="history")
     measured = [line for line in history if held_out_of(line)]
@@ -36,7 +36,10 @@ def show(console: Console, run: Run, model: Any) -> None:
         if "note" in line:
             console.print(f"note  {line['note']}", markup=False)
     if "recipe" in about:
-        _drift(console, run, model)
+        try:
+            _drift(console, run, model, trust)
+        except RunError as refused:  # what the run itself may not name
+            console.print(f"No table of other sizes: {refused}", markup=False)
 
 
 def held_out_of(line: Mapping[str, Any]) -> dict[str, float]:
@@ -44,9 +47,9 @@ def held_out_of(line: Mapping[str, Any]) -> dict[str, float]:
     return {key.removeprefix(HELD_OUT): value for key, value in line.items() if key.startswith(HELD_OUT)}
 
 
-def _drift(console: Console, run: Run, model: Any) -> None:
+def _drift(console: Console, run: Run, model: Any, trust: bool) -> None:
     """The held-out loss at the native size and at halves of it, by some windows of the held-out text."""
-    task = build(run.about["recipe"], changes_of(run)).task
+    task = bundle_of(run, trust=trust).task
     if not isinstance(task, Text):
         return
     task = replace(task, limit=WINDOWS)

@@ -6,6 +6,12 @@ from continua.axes import Discretisation, at
 from continua.errors import ConfigError
 
 
+def check_which(which: str) -> None:
+    """Refuse a model of a run that is neither its best nor its last."""
+    if which not in ("best", "last"):
+        raise ConfigError("--which is best or last", got=which, remedy="Leave it out for the best.")
+
+
 def parse_at(text: str) -> Discretisation:
     """Read ``d=64,h=2,z=3``.
 

@@ -15,7 +15,8 @@ from continua.recipes.functions import (
     darcy,
     navier_stokes,
 )
-from continua.recipes.recipe import SHIPPED, Bundle, Recipe, build, changes_of, parse, resume, start, tokens_of
+from continua.recipes.recipe import SHIPPED, Bundle, Recipe, build, parse
+from continua.recipes.runs import bundle_of, changes_of, prepare, prepare_again, resume, start, tokens_of
 from continua.recipes.text import TextSettings, text
 from continua.recipes.vision import FashionSettings, VisionSettings, digits, fashion
 
@@ -38,10 +39,13 @@ __all__ = [
     "Recipe",
     "TextSettings",
     "build",
+    "bundle_of",
     "changes_of",
     "cheatsheet",
     "elastic",
     "parse",
+    "prepare",
+    "prepare_again",
     "resume",
     "start",
     "text",

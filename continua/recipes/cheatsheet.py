@@ -12,7 +12,7 @@ from continua.models.init import Fan, Scaled, initialise
 from continua.optim import AdamW, ByRole, Cosine, Shampoo
 from continua.optim.shampoo import library
 from continua.recipes.recipe import Bundle, shipped
-from continua.recipes.text import about, task_of
+from continua.recipes.text import about, files, task_of
 from continua.training import Sampled, SpectralNorm, Training
 
 
@@ -63,6 +63,7 @@ def cheatsheet(settings: CheatsheetSettings) -> Bundle:
         ),
         tokens=task.tokens,
         about=about(task),
+        files=files(task),
     )
 
 

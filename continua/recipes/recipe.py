@@ -3,18 +3,15 @@
 import ast
 import importlib.util
 import inspect
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from continua.config import from_plain, to_plain
-from continua.errors import ConfigError, RunError, nearest
+from continua.errors import ConfigError, nearest
 from continua.optim import ByRole, Cosine, Schedule
 from continua.tasks import Task, Tokeniser
-from continua.training import Fitted, Run, Training, train
-from continua.training.distributed import joined
+from continua.training import Training
 
 Recipe = Callable[..., "Bundle"]
 SHIPPED: dict[str, Recipe] = {}
@@ -30,7 +27,9 @@ def shipped(recipe: Recipe) -> Recipe:
 class Bundle:
     """All that a fit needs. ``tokens`` lets a run of text be written on by ``continua generate``.
 
-    ``report`` measures and draws a trained model into its folder, and yields what it found line by line.
+    ``report`` measures and draws a trained model into its folder, and yields what it found line by line. ``files`` are
+    data that are copied into the run where they are small, so that it can be carried elsewhere: ``text.txt`` serves the
+    setting ``text``.
     """
 
     model: Any
@@ -42,6 +41,7 @@ class Bundle:
     tokens: Tokeniser | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
     report: Callable[[Any, Path], Iterable[str]] | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def find(name: str) -> Recipe:
@@ -51,6 +51,11 @@ def find(name: str) -> Recipe:
     if name not in SHIPPED:
         raise ConfigError("there is no such recipe", got=name, remedy=nearest(name, list(SHIPPED)))
     return SHIPPED[name]
+
+
+def is_file(name: str) -> Path | None:
+    """The file of a recipe of one's own; None for a shipped one."""
+    return Path(name.rpartition(":")[0]) if ":" in name else None
 
 
 def _from_file(name: str) -> Recipe:
@@ -110,75 +115,3 @@ def parse(pairs: list[str]) -> dict[str, Any]:
         except (ValueError, SyntaxError):
             values[key.strip()] = text
     return values
-
-
-def start(name: str, changes: Mapping[str, Any], folder: str | Path, device: str = "auto") -> Fitted:
-    """Fit a recipe into a new run folder, on a device (auto, cpu, cuda or mps)."""
-    bundle = build(name, changes)
-    return _fit(bundle, Run(Path(folder)), _about(name, changes, bundle), new=True, device=device)
-
-
-def _about(name: str, changes: Mapping[str, Any], bundle: Bundle) -> dict[str, Any]:
-    """What a run says of itself; with this it is built again."""
-    return {
-        "recipe": name,
-        "changes": to_plain(changes),
-        "training": to_plain(bundle.training),
-        "tokens": None if bundle.tokens is None else to_plain(bundle.tokens),
-        **bundle.about,
-    }
-
-
-def changes_of(run: Run) -> dict[str, Any]:
-    """The settings that a run was given, as objects."""
-    made: dict[str, Any] = from_plain(run.about["changes"])
-    return made
-
-
-def resume(folder: str | Path, changes: Mapping[str, Any] | None = None, device: str = "auto") -> Fitted:
-    """Go on with a run; ``changes`` may lengthen it."""
-    run = Run.open(folder)
-    if "recipe" not in run.about:
-        remedy = "Go on from Python: fit(model, task, run=Run.open(folder), …)."
-        raise ConfigError("this run was not made by a recipe", got=run.folder, remedy=remedy)
-    changed = {**changes_of(run), **(changes or {})}
-    bundle = build(run.about["recipe"], changed)
-    about = _about(run.about["recipe"], changed, bundle)
-    for key in ("tokens", *bundle.about):
-        if json.loads(json.dumps(about[key])) != run.about.get(key):
-            remedy = f"Give it the {'data' if key == 'data' else 'text'} it was started with, or start a new run."
-            raise RunError(f"this run was started with another {_NAMES.get(key, key)}", got=run.folder, remedy=remedy)
-    return _fit(bundle, run, about if changes else None, device=device)
-
-
-_NAMES = {"tokens": "alphabet", "corpus": "text", "data": "set of functions"}
-
-
-def tokens_of(run: Run) -> Tokeniser:
-    """The tokeniser of a run of text."""
-    if run.about.get("tokens") is None:
-        raise ConfigError("this run is not one of text", got=run.folder, remedy="Use a run of continua fit text.")
-    made: Tokeniser = from_plain(run.about["tokens"])
-    return made
-
-
-def _fit(
-    bundle: Bundle, run: Run, about: Mapping[str, Any] | None, *, new: bool = False, device: str = "auto"
-) -> Fitted:
-    """Fit into a run. ``about``: what is written into it first, if anything."""
-    with joined(device) as world:
-        if world.leads and new:
-            run = Run.create(run.folder, about or {})
-        elif world.leads and about is not None:
-            run.lock()  # before anything of a run that may be going on is changed
-            run.amend(about)
-        return train(
-            bundle.model,
-            bundle.task,
-            bundle.training,
-            run=run,
-            optimiser=bundle.optimiser,
-            schedule=bundle.schedule,
-            penalties=bundle.penalties,
-            device=device,
-        )

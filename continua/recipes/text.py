@@ -49,6 +49,7 @@ def text(settings: TextSettings) -> Bundle:
         training=Training(),
         tokens=task.tokens,
         about=about(task),
+        files=files(task),
     )
 
 
@@ -63,6 +64,11 @@ def task_of(text: str | None, pairs: int, context: int, batch: int) -> Text:
 def about(task: Text) -> dict[str, Any]:
     """What a run of text says of it."""
     return {"corpus": {"name": task.corpus.name, "sha256": task.corpus.sha256}}
+
+
+def files(task: Text) -> dict[str, bytes]:
+    """The text itself, as a run may keep it."""
+    return {"text.txt": (task.corpus.train + task.corpus.validation).encode()}
 
 
 def model_of(settings: TextSettings, vocabulary: int) -> Transformer:

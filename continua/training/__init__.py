@@ -5,6 +5,7 @@ from continua.training.elastic import Elastic
 from continua.training.fit import Fitted, fit, train
 from continua.training.hamiltonian import HamiltonianPath, hamiltonian
 from continua.training.imitation import AnswerImitation, Imitation, Study
+from continua.training.load import load
 from continua.training.objective import Objective, Whole
 from continua.training.penalty import (
     HeadEntropy,
@@ -18,7 +19,7 @@ from continua.training.penalty import (
     SquaredWeights,
 )
 from continua.training.progress import Bar, Progress
-from continua.training.run import Run
+from continua.training.run import Plan, Run
 from continua.training.settings import Training
 from continua.training.sizes import Lesson, LessonPlan, SizeLaw, SmallerSizes
 
@@ -39,6 +40,7 @@ __all__ = [
     "Objective",
     "Penalties",
     "Penalty",
+    "Plan",
     "Progress",
     "Run",
     "Sampled",
@@ -52,5 +54,6 @@ __all__ = [
     "Whole",
     "fit",
     "hamiltonian",
+    "load",
     "train",
 ]

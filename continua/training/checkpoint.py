@@ -1,9 +1,10 @@
 """Checkpoints that are whole or not there: written aside, flushed to the disk, then named."""
 
-import hashlib
 import json
 import os
+import re
 import shutil
+import stat
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,30 +14,42 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from continua.errors import CheckpointError
+from continua.files import fault_of, flush, read_bytes, sha256_of
+from continua.models.store import not_finite
 from continua.typing import Tensor
 
 STATE = "state.json"
 PREFIX = "step-"
+NEEDED = ("model.safetensors", "config.json", "progress.json")  # what every checkpoint of a run has
 
 
 def write(root: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], texts: Mapping[str, Any]) -> Path:
     """Write ``<name>.safetensors`` and ``<name>.json`` files as the checkpoint of a step.
 
     Everything goes into a folder aside. Its list of checksums is written last, every file is flushed, and only then
-    the folder gets its name: a crash at any moment leaves the checkpoint whole or invisible.
+    the folder gets its name: a crash at any moment leaves the checkpoint whole or invisible. Tensors that are not
+    finite are refused: the checkpoints before stay the ones to go back to.
     """
+    for kind, values in tensors.items():
+        ruined = not_finite(values)
+        if ruined is not None:
+            remedy = "The checkpoints before it stay."
+            raise CheckpointError("a checkpoint must be finite", got=f"{ruined} of the {kind} is not", remedy=remedy)
     target = place(root, step)
     aside = root / f".{target.name}.partial"
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        aside.mkdir(parents=True)
+        root.mkdir(exist_ok=True)  # not its parents: a run that was moved away is not begun again where it was
+        aside.mkdir()
         for name, group in tensors.items():
             save_file({k: v.detach().contiguous() for k, v in group.items()}, aside / f"{name}.safetensors")
         for name, value in texts.items():
             (aside / f"{name}.json").write_text(json.dumps(value, indent=1), encoding="utf-8")
         sums = {path.name: _sum(path) for path in sorted(aside.iterdir())}
         (aside / STATE).write_text(json.dumps({"step": step, "files": sums}, indent=1), encoding="utf-8")
+        mode = stat.S_IMODE((aside / STATE).stat().st_mode)
         for path in aside.iterdir():
+            os.chmod(path, mode)  # safetensors writes files for their owner alone
             _flush(path)
         _flush(aside)
         _swap(aside, target)
@@ -78,8 +91,22 @@ def prune(root: Path, keep: int, spare: set[str]) -> None:
 
 def found(root: Path) -> list[Path]:
     """The checkpoints of a folder, the newest first."""
-    named = [path for path in root.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdigit()]
-    return sorted(named, key=step_of, reverse=True)
+    return sorted((path for path in root.glob(f"{PREFIX}*") if is_name(path.name)), key=step_of, reverse=True)
+
+
+def is_name(name: object) -> bool:
+    """Whether this is what a checkpoint is called: nothing that leads anywhere else."""
+    return isinstance(name, str) and re.fullmatch(PREFIX + "[0-9]{9,18}", name) is not None
+
+
+def best_of(path: Path) -> str | None:
+    """The name of the best checkpoint, as this one knows it; what is no name of a checkpoint is passed over."""
+    progress = read_text(path, "progress")
+    best = progress.get("best") if isinstance(progress, dict) else None
+    if best is None or is_name(best):
+        return best
+    warnings.warn(f"{path} calls {best!r} the best checkpoint, which is none: it is passed over.", stacklevel=2)
+    return None
 
 
 def newest(root: Path) -> Path | None:
@@ -103,21 +130,42 @@ def set_aside(root: Path, whole: Path | None) -> None:
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint, or ``None``."""
+    """What is wrong with a checkpoint, or ``None``.
+
+    Its files are those that its list names, plain ones inside its folder; each has its SHA-256, and the weights are
+    finite.
+    """
+    if path.is_symlink():
+        return "it is a link"
     try:
-        listed = json.loads((path / STATE).read_text(encoding="utf-8"))["files"]
+        listed = json.loads(read_bytes(path / STATE))["files"]
         listed = {str(name): str(wanted) for name, wanted in listed.items()}
-    except FileNotFoundError:
-        return f"{STATE} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        return f"{STATE}: {type(problem).__name__}"
-    for name, wanted in listed.items():
-        file = path / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if _sum(file) != wanted:
-            return f"{name} has changed"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        fault = fault_of(path / STATE)
+        return f"{STATE} {fault}" if fault else f"{STATE}: {type(problem).__name__}"
+    for name in dict.fromkeys([*listed, *NEEDED]):
+        if name not in listed:
+            return f"{name} is not in its list"
+        if Path(name).name != name:
+            return f"{name} is not in its folder"
+        fault = _fault(path / name, listed[name])
+        if fault is not None:
+            return f"{name} {fault}"
     return None
+
+
+def _fault(file: Path, wanted: str) -> str | None:
+    """What is wrong with a file of a checkpoint."""
+    fault = fault_of(file)
+    if fault is not None:
+        return fault
+    try:
+        if _sum(file) != wanted:
+            return "has changed"
+        ruined = not_finite(load_file(file)) if file.suffix == ".safetensors" else None
+    except (OSError, SafetensorError) as problem:
+        return f"cannot be read: {problem}"
+    return None if ruined is None else f"is not finite in {ruined}"
 
 
 def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
@@ -125,23 +173,21 @@ def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
     try:
         return load_file(path / f"{name}.safetensors")
     except (SafetensorError, OSError) as problem:
-        remedy = "Resume from an older checkpoint: remove this one."
-        raise CheckpointError(f"{name} in {path} cannot be read", got=str(problem), remedy=remedy) from problem
+        raise _unreadable(path, name, problem) from problem
 
 
 def read_text(path: Path, name: str) -> Any:
     """Read one JSON file."""
-    return json.loads((path / f"{name}.json").read_text(encoding="utf-8"))
-
-
-def _sum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        return json.loads(read_bytes(path / f"{name}.json"))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise _unreadable(path, name, problem) from problem
+
+
+def _unreadable(path: Path, name: str, problem: Exception) -> CheckpointError:
+    remedy = "Resume from an older checkpoint: remove this one."
+    return CheckpointError(f"{name} in {path} cannot be read", got=str(problem), remedy=remedy)
+
+
+_sum = sha256_of
+_flush = flush

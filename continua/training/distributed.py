@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -18,6 +19,7 @@ from continua.errors import RunError
 from continua.typing import Tensor
 
 SETTLING = 0.3  # seconds
+TIME_LIMIT = 600.0  # seconds
 
 
 @runtime_checkable
@@ -101,9 +103,17 @@ class World:
             raise RunError("another process of this run has gone", got=_first_line(broken), remedy=remedy) from broken
 
 
+def leads() -> bool:
+    """Whether this process is the one of ``torchrun``'s that writes and speaks, or alone."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
-def joined(device: str = "auto") -> Iterator[World]:
-    """Take part in what ``torchrun`` started, or be alone; on ``device``, or on this process's own GPU (``auto``)."""
+def joined(device: str = "auto", time_limit: float = TIME_LIMIT) -> Iterator[World]:
+    """Take part in what ``torchrun`` started, or be alone; on ``device``, or on this process's own GPU (``auto``).
+
+    A process that does not answer for ``time_limit`` seconds has gone.
+    """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
     place = find_device(device)
@@ -114,7 +124,8 @@ def joined(device: str = "auto") -> Iterator[World]:
         return
     started = not dist.is_initialized()
     if started:
-        dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+        limit = timedelta(seconds=time_limit)
+        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=limit)
     try:
         yield World(rank, size, place)
         if started:

@@ -17,7 +17,7 @@ from continua.training.elastic import Elastic
 from continua.training.loop import Fitted, Loop
 from continua.training.penalty import Penalties, Penalty
 from continua.training.progress import OnProgress
-from continua.training.run import Run
+from continua.training.run import Plan, Run
 from continua.training.settings import Training
 
 __all__ = ["Fitted", "fit", "train"]
@@ -47,6 +47,7 @@ def fit(
     compile: bool = Training.compile,
     sharded: bool = Training.sharded,
     tensorboard: bool = Training.tensorboard,
+    time_limit: float = Training.time_limit,
 ) -> Fitted:
     """Train ``model`` on ``task``: minimise J(θ) = mean loss + ∫ running costs + penalties of the weights.
 
@@ -71,6 +72,7 @@ def fit(
         compile=compile,
         sharded=sharded,
         tensorboard=tensorboard,
+        time_limit=time_limit,
     )
     return train(
         model,
@@ -98,24 +100,25 @@ def train(
     device: str = "auto",
 ) -> Fitted:
     """``fit`` with its settings as one object."""
-    with joined(device) as world:
+    with joined(device, training.time_limit) as world:
         about = {"training": to_plain(training), "optimiser": to_plain(optimiser), "schedule": to_plain(schedule)}
         opened = _opened(run, about, world)
         loop = Loop(model, task, training, opened, world)
         try:
             return loop.run(optimiser, schedule, penalties, watch)
         finally:
-            if opened is not None:
+            if opened is not None and world.leads:
+                opened.abandon()  # nothing, if a step was done
                 opened.release()
 
 
 def _opened(run: Run | str | Path | None, about: Mapping[str, Any], world: World) -> Run | None:
-    made = run if run is None or isinstance(run, Run) else _created(Path(run), about, world)
+    made = run if run is None or isinstance(run, Run) else _planned(Path(run), about, world)
     if made is not None and world.leads:
         made.lock()
     world.wait()
     return made
 
 
-def _created(folder: Path, about: Mapping[str, Any], world: World) -> Run:
-    return Run.create(folder, about) if world.leads else Run(folder)
+def _planned(folder: Path, about: Mapping[str, Any], world: World) -> Run:
+    return Run.planned(folder, Plan(about, new=True)) if world.leads else Run(folder)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from continua.errors import ConfigError, RunError, SolveFailed
+from continua.errors import CheckpointError, ConfigError, RunError, SolveFailed
 from continua.models.store import description
 from continua.optim import ByRole, Optimisers, Schedule, clip
 from continua.tasks import Example, Score, Task, generator_for
@@ -34,12 +34,26 @@ ROLLBACKS = 2  # times of going back before giving up
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a fit leaves: the model, its history, why it ended, and its folder if it has one."""
+    """What a fit leaves: the model, its history, why it ended, and its folder if it has one.
+
+    ``kept`` is False where the last state could not be written into the folder, or the folder is not there any more.
+    """
 
     model: Any
     history: list[dict[str, Any]]
     ended: str
     run: Run | None = None
+    kept: bool = True
+
+
+def refuse_misfit(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> None:
+    """Say which weights of a checkpoint are not those of the model that is to go on."""
+    remedy = "Leave what makes the model (its sizes and kinds) as it was, or start a new run for another one."
+    for name in dict.fromkeys([*wanted, *found]):
+        shapes = [list(tensors[name].shape) if name in tensors else "none" for tensors in (found, wanted)]
+        if shapes[0] != shapes[1]:
+            got = f"{name}: {shapes[0]} in the checkpoint, {shapes[1]} in the model"
+            raise RunError("the weights of this run do not fit these settings", got=got, remedy=remedy)
 
 
 def _reseed(seed: int, device: torch.device) -> None:
@@ -58,15 +72,24 @@ class _State:
     best: float = math.inf
     waited: int = 0  # evaluations since the best one
     salt: int = 0  # how often the run went back: the data after that are others
+    unmeasured: dict[str, Any] | None = None  # the line of a step whose evaluation was interrupted
 
     def plain(self) -> dict[str, Any]:
         best = None if math.isinf(self.best) else self.best
-        return {"step": self.step, "best_score": best, "waited": self.waited, "salt": self.salt}
+        said = {"step": self.step, "best_score": best, "waited": self.waited, "salt": self.salt}
+        return said if self.unmeasured is None else {**said, "unmeasured": self.unmeasured}
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> "_State":
-        best = math.inf if plain["best_score"] is None else plain["best_score"]
-        return cls(plain["step"], best, plain["waited"], plain["salt"])
+        try:
+            best = math.inf if plain["best_score"] is None else float(plain["best_score"])
+            counts = [int(plain[name]) for name in ("step", "waited", "salt")]
+            unmeasured = plain.get("unmeasured")
+        except (KeyError, TypeError, ValueError) as problem:
+            remedy = "Remove this checkpoint: the one before it is used."
+            raise CheckpointError("progress.json says where a run is", got=repr(problem), remedy=remedy) from problem
+        step, waited, salt = counts
+        return cls(step, best, waited, salt, unmeasured if isinstance(unmeasured, dict) else None)
 
 
 @dataclass
@@ -106,10 +129,8 @@ class Loop:
         if training.compile:
             refuse_uncompilable(self.model, training, self.optimisers)
             self.objective.compiled = Compiled(self.model)
-        if not self._recall() and self.folder is not None and self.world.leads:
+        if not self._recall() and self.folder is not None and self.world.leads and not self.folder.is_new:
             self.folder.forget_after(0)
-        if training.tensorboard and self.folder is not None and self.world.leads:
-            self.board = Board(self.folder.folder / "curves", self.at.step)
         self.model.train()
         checked = self.model.execution.check
         self.model.execution.check = False  # a step that is not finite is passed over, not an error
@@ -122,13 +143,15 @@ class Loop:
             for shown in (self.watch, self.board):
                 if isinstance(shown, Closing):
                     shown.close()
-        return Fitted(self.model, self.history, ended, self.folder)
+        return Fitted(self.model, self.history, ended, self.folder, self._is_kept(ended))
 
     def _go(self) -> str:
         """Step until the end, and say which end it is."""
         training = self.training
         ended = "done"
         try:
+            if self.at.unmeasured is not None:
+                self._after(self.at.unmeasured, self.at.unmeasured.get("loss", math.nan))
             while self.at.step < training.steps and ended == "done":
                 if training.patience is not None and self.at.waited >= training.patience:
                     ended = "stopped early"
@@ -138,9 +161,18 @@ class Loop:
             if not self.between or self.world.size > 1:  # half a step is not saved, and processes save together
                 return "interrupted"
             ended = "interrupted"
-        if self.saved != self.at.step:
+        if self.saved != self.at.step or self.at.unmeasured is not None:
             self._save(False)
+        self._begin()  # where no step was left to do
         return ended
+
+    def _is_kept(self, ended: str) -> bool:
+        """Whether the folder holds the state in which this ended; half a step is never kept."""
+        if self.folder is None:
+            return True
+        stopped = ended == "interrupted" and (not self.between or self.world.size > 1)
+        whole = self.saved == self.at.step or (stopped and self.saved >= 0)
+        return whole and (not self.world.leads or self.folder.is_here)
 
     def _step(self) -> bool:
         """One batch: gradients, the update, and what is due after it. Says whether somebody asked to stop."""
@@ -159,12 +191,21 @@ class Loop:
         factor = self.schedule.factor((step + 1) * example.samples, training.steps * example.samples)
         self.between = False
         self.optimisers.step(factor)
+        self._begin()
         self.at.step = step + 1
         self.bad = 0
         self.between = True
         line = {"step": self.at.step, **terms, "norm": norm, "factor": factor, "seconds": time.perf_counter() - started}
         self._after(line, loss)
         return asked
+
+    def _begin(self) -> None:
+        """With the first step done the run is what it was planned to be: from here on its folder is written."""
+        if self.folder is None or not self.world.leads:
+            return
+        self.folder.commit()
+        if self.training.tensorboard and self.board is None:
+            self.board = Board(self.folder.folder / "curves", self.at.step)
 
     def _gradients(self, example: Example, step: int) -> dict[str, float]:
         """The gradients of this process's share of the batch, and the terms of J over all of it."""
@@ -222,7 +263,9 @@ class Loop:
         improved = False
         scores: dict[str, float] = {}
         if last or done % training.evaluate_every == 0:
+            self.at.unmeasured = line
             score = self._evaluate()
+            self.at.unmeasured = None
             scores = {f"validation_{name}": value for name, value in score.values.items()}
             improved = score.main < self.at.best
             self.at.best = score.main if improved else self.at.best
@@ -276,11 +319,13 @@ class Loop:
         if folder is None or path is None:
             return False
         like = dict(self.model.named_parameters())
-        self.model.load_state_dict(spread(checkpoint.read_tensors(path, "model"), like))
+        at = _State.of(checkpoint.read_text(path, "progress"))
+        tensors = checkpoint.read_tensors(path, "model")
+        refuse_misfit(tensors, self.model.state_dict())
+        self.model.load_state_dict(spread(tensors, like))
         self._load_optimisers(path, like)
-        progress = checkpoint.read_text(path, "progress")
-        self.at = _State.of(progress)
-        folder.best = progress["best"]
+        self.at = at
+        folder.best = checkpoint.best_of(path)
         self.saved = self.at.step
         if self.world.leads:
             folder.forget_after(self.at.step)
@@ -290,7 +335,7 @@ class Loop:
     def _newest(self, folder: Run) -> Path | None:
         """The checkpoint that the leading process finds whole."""
         step = -1
-        if self.world.leads:
+        if self.world.leads and not folder.is_new:
             path = folder.newest()
             try:
                 checkpoint.set_aside(folder.checkpoints, path)
@@ -304,7 +349,11 @@ class Loop:
         tensors = checkpoint.read_tensors(path, "optimiser")
         shapes = {name: like[name.split("/")[0]] for name in tensors if name.split("/")[0] in like}
         made: Optimisers = self.optimisers
-        made.load(spread(tensors, shapes), checkpoint.read_text(path, "optimiser"))
+        try:
+            made.load(spread(tensors, shapes), checkpoint.read_text(path, "optimiser"))
+        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as problem:
+            remedy = "Go on with the optimiser it was started with, or start a new run."
+            raise RunError("the optimiser of this run does not fit", got=str(problem), remedy=remedy) from problem
 
     def _refuse(self, step: int, loss: float) -> None:
         """A step that is not finite: pass over it; after some of them go back; after that give up."""

@@ -1,8 +1,14 @@
-"""A run: a folder that holds all that is needed to look at it, to use its model and to go on."""
+"""A run: a folder that holds all that is needed to look at it, to use its model and to go on.
+
+What a run is told is a *plan* until its first step is done: only then ``run.json`` is written, by one rename and under
+the lock of the run. A start that fails leaves no folder behind, a change that fails leaves the run as it was.
+"""
 
 import fcntl
+import hashlib
 import json
 import os
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,7 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from continua.config import VERSION
-from continua.errors import RunError
+from continua.errors import CheckpointError, ConfigError, RunError
+from continua.files import fault_of, inside, read_bytes, write_bytes, write_text
 from continua.models.store import load
 from continua.training import checkpoint
 
@@ -19,7 +26,32 @@ ABOUT = "run.json"
 METRICS = "metrics.jsonl"
 LOCK = "lock"
 CHECKPOINTS = "checkpoints"
+DATA = "data"  # copies of what the run is made of: a text, a recipe
+OURS = (ABOUT, METRICS, CHECKPOINTS, DATA, "curves", "pareto.json")  # what a new run in the same folder replaces
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
+WHICH = ("best", "last")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is written into a run with its first step: ``about`` it, and ``files`` by name for its folder ``data``.
+
+    ``new`` runs begin with their first step, whatever the folder held; others go on.
+    """
+
+    about: Mapping[str, Any]
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    new: bool = False
+
+    def written(self, before: Mapping[str, Any]) -> dict[str, Any]:
+        """What ``run.json`` will say."""
+        kept = {} if self.new else before
+        files = {
+            name: {"path": f"{DATA}/{name}", "sha256": hashlib.sha256(content).hexdigest()}
+            for name, content in self.files.items()
+        }
+        made = {"format": "continua run", "version": VERSION, **kept, **self.about}
+        return {**made, "files": {**kept.get("files", {}), **files}} if files else made
 
 
 @dataclass
@@ -29,45 +61,109 @@ class Run:
     folder: Path
     about: dict[str, Any] = field(default_factory=dict)
     best: str | None = None
+    plan: Plan | None = None
     _lock: IO[str] | None = None
     _torn: bool = False
+    _waiting: list[dict[str, Any]] = field(default_factory=list)
+    _made: list[Path] = field(default_factory=list)  # folders that this start made
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
-        """Look at a run that is there."""
+        """Look at a run that is there. Nothing of it is executed, and nothing outside its folder is read."""
         folder = Path(folder)
         path = folder / ABOUT
         if not path.is_file():
             remedy = "Give a folder that continua fit wrote."
             raise RunError(f"a run has a {ABOUT}", got=f"none in {folder}", remedy=remedy)
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as problem:
+            about = json.loads(read_bytes(path))
+        except (ValueError, RecursionError) as problem:
             raise RunError(f"{path} is not valid JSON", got=str(problem), remedy="Start a new run.") from problem
-        if about.get("format") != "continua run" or about.get("version") != VERSION:
-            got = f"{about.get('format')!r}, version {about.get('version')!r}"
+        except OSError as problem:
+            raise RunError(f"{path} cannot be read", got=str(problem), remedy="Look at its rights.") from problem
+        said = about if isinstance(about, dict) else {}
+        if said.get("format") != "continua run" or said.get("version") != VERSION:
+            got = f"{said.get('format')!r}, version {said.get('version')!r}"
             raise RunError(
                 f"this Continua reads runs of version {VERSION}", got=got, remedy="Use the one it was made with."
             )
-        return cls(folder, about)
+        if (folder / CHECKPOINTS).is_symlink():
+            remedy = "Put the folder itself there: what is outside of a run is not read."
+            raise RunError("the checkpoints of a run are in its folder", got=f"a link in {folder}", remedy=remedy)
+        return cls(folder, said)
+
+    @classmethod
+    def planned(cls, folder: str | Path, plan: Plan, anew: bool = False) -> "Run":
+        """A new run that is there as soon as its first step is done; ``anew`` lets it replace the one that is there."""
+        run = cls(Path(folder), dict(plan.about), plan=plan)
+        if not anew:
+            run._refuse_other()
+        return run
 
     @classmethod
     def create(cls, folder: str | Path, about: Mapping[str, Any]) -> "Run":
-        """Make the folder and say what the run is."""
-        run = cls(Path(folder), {"format": "continua run", "version": VERSION, **about})
-        if (run.folder / ABOUT).exists():
-            remedy = f"Go on with it: continua fit --resume {run.folder}, or choose another folder."
-            raise RunError("there is a run already", got=run.folder, remedy=remedy)
+        """Make the folder and say what the run is, at once."""
+        run = cls.planned(folder, Plan(about, new=True))
         with run._writing():
             run.folder.mkdir(parents=True, exist_ok=True)
-            write_text(run.folder / ABOUT, json.dumps(run.about, indent=1))
+        run.commit()
         return run
+
+    def _refuse_other(self) -> None:
+        if (self.folder / ABOUT).exists():
+            remedy = f"Go on with it: continua fit --resume {self.folder}; or --again anew; or choose another folder."
+            raise RunError("there is a run already", got=self.folder, remedy=remedy)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this run has not begun: what its folder holds is not its own."""
+        return self.plan is not None and self.plan.new
+
+    def commit(self) -> None:
+        """Carry out the plan: the files first, then ``run.json`` by one rename."""
+        plan = self.plan
+        if plan is None:
+            return
+        said = plan.written(self.about)
+        with self._writing():
+            if plan.new:
+                self._clear()
+            for name, content in plan.files.items():
+                (self.folder / DATA).mkdir(exist_ok=True)
+                write_bytes(self.folder / DATA / name, content)
+            write_text(self.folder / ABOUT, json.dumps(said, indent=1))
+        self.about = said
+        self.plan = None
+        waiting = self._waiting
+        self._waiting = []
+        for line in waiting:
+            self.log(line)
+
+    def _clear(self) -> None:
+        """Remove what another run left here; ``run.json`` first, so that no half of a run looks like one."""
+        for name in OURS:
+            path = self.folder / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def abandon(self) -> None:
+        """Forget a plan that came to nothing: folders that were made for it are removed."""
+        if self.plan is None:
+            return
+        self.plan = None
+        with suppress(OSError):
+            if self._made and self._lock is not None:
+                (self.folder / LOCK).unlink(missing_ok=True)
+            for path in self._made:
+                path.rmdir()
+        self._made = []
 
     def amend(self, about: Mapping[str, Any]) -> None:
         """Say what is different from now on."""
-        self.about = {**self.about, **about}
-        with self._writing():
-            write_text(self.folder / ABOUT, json.dumps(self.about, indent=1))
+        self.plan = Plan(about)
+        self.commit()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -85,7 +181,15 @@ class Run:
         if self._lock is not None:
             return
         with self._writing():
-            held = (self.folder / LOCK).open("a+")
+            if self.is_new:
+                self._make_folder()
+            if fault_of(self.folder / LOCK) not in (None, "is missing"):
+                raise OSError(f"{LOCK} {fault_of(self.folder / LOCK)}")
+            try:
+                held = (self.folder / LOCK).open("a+")
+            except OSError:
+                self.abandon()
+                raise
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as taken:
@@ -100,11 +204,31 @@ class Run:
             held.write(str(os.getpid()))
             held.flush()
 
+    def _make_folder(self) -> None:
+        """Make the folder and those above it, and remember which."""
+        missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._made = missing
+
     def release(self) -> None:
         """Give the run back."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the folder is still the one that was locked; somebody may have moved or removed it."""
+        if self._lock is None:
+            return (self.folder / ABOUT).is_file()
+        try:
+            return os.path.samestat(os.fstat(self._lock.fileno()), os.stat(self.folder / LOCK))
+        except OSError:
+            return False
+
+    def _refuse_moved(self) -> None:
+        if self._lock is not None and not self.is_here:
+            raise OSError(f"{self.folder} was moved or removed")
 
     @property
     def checkpoints(self) -> Path:
@@ -113,23 +237,34 @@ class Run:
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Add a line to the history. A full disk costs the line, not the run."""
+        if self.plan is not None:
+            self._waiting.append(dict(values))
+            return
         line = json.dumps(dict(values)) + "\n"
         try:
+            self._refuse_moved()
             with (self.folder / METRICS).open("a", encoding="utf-8") as file:
                 file.write("\n" + line if self._torn else line)
             self._torn = False
         except OSError as problem:
             self._torn = True  # some of the line may be there: the next one starts anew
-            warnings.warn(f"a line of {METRICS} was lost: {problem.strerror}.", stacklevel=2)
+            warnings.warn(f"a line of {METRICS} was lost: {problem.strerror or problem}.", stacklevel=2)
 
     def history(self) -> list[dict[str, Any]]:
-        """Every line of the history; a line cut short by a crash is left out."""
+        """Every line of the history; a line cut short by a crash, or damaged, is left out."""
         path = self.folder / METRICS
+        if fault_of(path) == "is missing":
+            return []
+        try:
+            whole = read_bytes(path)
+        except OSError as problem:
+            warnings.warn(f"the history of {self.folder} cannot be read ({problem}).", stacklevel=2)
+            return []
         lines = []
-        for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        for text in whole.splitlines():
             try:
-                line = json.loads(text)
-            except ValueError:
+                line = json.loads(text)  # bytes that are no text are a ValueError too
+            except (ValueError, RecursionError):
                 continue
             if isinstance(line, dict) and isinstance(line.get("step"), int):
                 lines.append(line)
@@ -151,9 +286,11 @@ class Run:
             "progress": {**state["progress"], "best": best},
             "optimiser": plain,
         }
+        self.commit()
         try:
+            self._refuse_moved()
             checkpoint.write(self.checkpoints, step, {"model": state["model"], "optimiser": tensors}, texts)
-        except OSError as problem:
+        except (OSError, CheckpointError) as problem:
             warnings.warn(f"the checkpoint of step {step} was not written ({problem}); training goes on.", stacklevel=2)
             return False
         self.best = best
@@ -166,25 +303,38 @@ class Run:
 
     def model(self, which: str = "best") -> Any:
         """Load the model: the ``best`` one so far, or the ``last``."""
+        return load(self.checkpoint(which))
+
+    def checkpoint(self, which: str = "best") -> Path:
+        """The folder of the ``best`` checkpoint so far, or of the ``last``."""
+        if which not in WHICH:
+            remedy = "Use best (the default) or last."
+            raise ConfigError("which model of a run: best or last", got=repr(which), remedy=remedy)
         path = self.newest()
         if path is None:
             remedy = "Train it a little further: continua fit --resume."
             raise RunError("this run has no checkpoint yet", got=self.folder, remedy=remedy)
-        best = checkpoint.read_text(path, "progress").get("best")
-        if which == "best" and best:
-            fault = checkpoint.damage(self.checkpoints / best)
-            if fault is None:
-                path = self.checkpoints / best
-            else:
-                warnings.warn(f"the best checkpoint, {best}, is damaged ({fault}): the last one is used.", stacklevel=2)
-        return load(path)
+        if which == "last":
+            return path
+        best = checkpoint.best_of(path)
+        if best is None:
+            return path
+        fault = checkpoint.damage(self.checkpoints / best)
+        if fault is None:
+            return self.checkpoints / best
+        warnings.warn(f"the best checkpoint, {best}, is damaged ({fault}): the last one is used.", stacklevel=2)
+        return path
 
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file at once."""
-    aside = path.with_name(f".{path.name}.partial")
-    with aside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
+    def file(self, name: str) -> Path | None:
+        """Where the copy of something that the run is made of lies in its folder; None if it was not copied."""
+        files = self.about.get("files")
+        told = files.get(name) if isinstance(files, dict) else None
+        if not isinstance(told, dict):
+            return None
+        path = inside(self.folder, told.get("path"))
+        if path is None or fault_of(path) is not None:
+            got = told.get("path")
+            raise RunError(f"the {name} of a run lies in its folder", got=repr(got), remedy="Copy the run again.")
+        if hashlib.sha256(read_bytes(path)).hexdigest() != told.get("sha256"):
+            raise RunError(f"the {name} of this run has changed", got=path, remedy="Copy the run again.")
+        return path

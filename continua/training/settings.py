@@ -29,6 +29,7 @@ class Training:
     other sizes learn beside the native one. ``compile`` runs the model through ``torch.compile``, forward and
     backward; where steps are searched for, the field alone. ``sharded`` shards weights among
     processes instead of copying them. ``tensorboard`` draws the history as curves, into the run's folder ``curves``.
+    ``time_limit`` is how many seconds processes wait for one of them that does not answer any more.
     """
 
     steps: int = 2000
@@ -45,6 +46,7 @@ class Training:
     compile: bool = False
     sharded: bool = False
     tensorboard: bool = False
+    time_limit: float = 600.0
 
     def __post_init__(self) -> None:
         counts = {
@@ -56,6 +58,8 @@ class Training:
         for name, count in counts.items():
             if count < 1:
                 raise ConfigError(f"{name} counts from one", got=count, remedy=f"Use {name} ≥ 1.")
+        if not self.time_limit > 0:
+            raise ConfigError("time_limit is a number of seconds", got=self.time_limit, remedy="Use one above zero.")
         discretisations(self.at)  # refuses what is none
         if self.precision not in PRECISIONS:
             remedy = nearest(self.precision, list(PRECISIONS))

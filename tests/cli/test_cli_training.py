@@ -147,7 +147,7 @@ def test_ctrl_c_and_resume_in_a_process_of_its_own(tmp_path) -> None:
     finally:
         job.kill()
         job.wait()
-    assert job.returncode == 0, err
+    assert job.returncode == 130, err
     assert out.startswith("interrupted: runs/text")
     assert "Go on with: continua fit --resume runs/text" in out
     reached = steps_of(folder)

@@ -150,10 +150,11 @@ def test_a_run_does_not_go_on_with_another_text(file, tmp_path) -> None:
     start("text", {"text": str(file), **SMALL, "steps": 2}, run)
     file.write_text(tiny_text() + "cat", encoding="utf-8")
     with refused(RunError, f"got {run}", "Give it the text it was started with"):
-        resume(run)
+        resume(run, {"text": str(file)})
     file.write_text(tiny_text() + "?", encoding="utf-8")
     with pytest.raises(RunError, match="another alphabet"):
-        resume(run)
+        resume(run, {"text": str(file)})
+    assert resume(run).ended == "done", "it has a copy of its own"
 
 
 def test_a_run_from_python_is_gone_on_with_from_python(tmp_path) -> None:

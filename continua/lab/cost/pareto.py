@@ -12,6 +12,7 @@ import torch
 
 from continua.axes import Discretisation, at
 from continua.errors import ConfigError
+from continua.files import read_bytes, write_text
 from continua.lab.cost.complexity import predict
 from continua.lab.cost.memory import peak_bytes
 from continua.lab.figure import pyplot, save
@@ -81,14 +82,33 @@ class Pareto:
         """Write the points as JSON."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"points": [asdict(point) for point in self.points]}, indent=1), encoding="utf-8")
+        write_text(path, json.dumps({"points": [asdict(point) for point in self.points]}, indent=1))
         return path
 
     @classmethod
     def load(cls, path: str | Path) -> "Pareto":
         """Read what ``save`` wrote."""
-        lines = json.loads(Path(path).read_text(encoding="utf-8"))["points"]
-        return cls(tuple(Point(**line) for line in lines))
+        try:
+            points = tuple(_point(line) for line in json.loads(read_bytes(Path(path)))["points"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+            remedy = "Delete it and measure again: continua pareto RUN."
+            raise ConfigError(f"{path} is no table of sizes", got=repr(problem), remedy=remedy) from problem
+        if not points:
+            raise ConfigError(f"{path} is no table of sizes", got="none in it", remedy="Delete it and measure again.")
+        return cls(points)
+
+    def joined(self, earlier: "Pareto") -> "Pareto":
+        """These points and those of ``earlier`` at other sizes, if both measured the native size of one model alike.
+
+        Where the native loss is another one, the model has learned since or other data were read: then nothing of
+        ``earlier`` can be compared with this.
+        """
+        native = self.points[0]
+        before = earlier.points[0]
+        if before.sizes != native.sizes or abs(before.loss - native.loss) > EQUAL * abs(native.loss):
+            return self
+        known = [point.sizes for point in self.points]
+        return Pareto((*self.points, *(point for point in earlier.points if point.sizes not in known)))
 
     def plot(self, path: str | Path, title: str = "One checkpoint, many sizes") -> Path:
         """Loss over time and over FLOPs, with the fronts; hollow marks are sizes that training never saw."""
@@ -126,6 +146,15 @@ class Pareto:
             shift, side = ((6, 5), "left") if moved else ((-5, -9), "right")
             place = (getattr(p, cost) * unit, p.loss)
             panel.annotate(p.name, place, shift, textcoords="offset points", fontsize=7, ha=side)
+
+
+def _point(line: dict[str, Any]) -> Point:
+    """A point of a file, with numbers where numbers belong."""
+    sizes = {str(letter): int(n) for letter, n in line["sizes"].items()}
+    trained = line.get("trained")
+    known = trained if isinstance(trained, bool) else None
+    cost = (float(line["loss"]), float(line["seconds"]), int(line["flops"]), int(line["bytes"]))
+    return Point(sizes, *cost, known)
 
 
 def _round(value: float) -> str:
