@@ -11,8 +11,8 @@ from continua.cli.again import code_of, goes_on
 from continua.cli.run import held_out_of
 from continua.cli.sizes import parse_at
 from continua.errors import ConfigError
-from continua.recipes import SHIPPED, changes_of, parse, prepare, prepare_again
-from continua.recipes.runs import Prepared
+from continua.recipes import SHIPPED, changes_of, parse
+from continua.recipes.runs import Prepared, prepare, prepare_again
 from continua.training import Run
 from continua.training.distributed import leads
 

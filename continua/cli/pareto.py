@@ -14,7 +14,7 @@ from continua.cli.out import refuse_unwritable, writing
 from continua.cli.sizes import parse_at
 from continua.errors import ConfigError
 from continua.lab import Pareto, pareto
-from continua.recipes import bundle_of
+from continua.recipes.runs import bundle_of
 from continua.tasks import Functions, Text
 from continua.training import Run
 

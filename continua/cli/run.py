@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from continua.errors import ContinuaError, RunError
-from continua.recipes import bundle_of
+from continua.recipes.runs import bundle_of
 from continua.tasks import Text
 from continua.training import Run
 

@@ -16,7 +16,7 @@ from continua.recipes.functions import (
     navier_stokes,
 )
 from continua.recipes.recipe import SHIPPED, Bundle, Recipe, build, parse
-from continua.recipes.runs import bundle_of, changes_of, prepare, prepare_again, resume, start, tokens_of
+from continua.recipes.runs import changes_of, resume, start, tokens_of
 from continua.recipes.text import TextSettings, text
 from continua.recipes.vision import FashionSettings, VisionSettings, digits, fashion
 
@@ -39,13 +39,10 @@ __all__ = [
     "Recipe",
     "TextSettings",
     "build",
-    "bundle_of",
     "changes_of",
     "cheatsheet",
     "elastic",
     "parse",
-    "prepare",
-    "prepare_again",
     "resume",
     "start",
     "text",

@@ -16,9 +16,9 @@ from continua.errors import ConfigError, RunError
 from continua.files import fault_of, inside, read_bytes, sha256_of
 from continua.recipes.recipe import SHIPPED, Bundle, build, find, is_file, keys
 from continua.tasks import Tokeniser
-from continua.training import Fitted, Plan, Run, train
+from continua.training import Fitted, Run, train
 from continua.training.distributed import leads
-from continua.training.run import DATA
+from continua.training.run import DATA, Plan
 
 PATHS = ("text", "folder")  # settings that name files
 SMALL = 8 * 2**20  # bytes of data that are copied into a run

@@ -19,7 +19,7 @@ from continua.training.penalty import (
     SquaredWeights,
 )
 from continua.training.progress import Bar, Progress
-from continua.training.run import Plan, Run
+from continua.training.run import Run
 from continua.training.settings import Training
 from continua.training.sizes import Lesson, LessonPlan, SizeLaw, SmallerSizes
 
@@ -40,7 +40,6 @@ __all__ = [
     "Objective",
     "Penalties",
     "Penalty",
-    "Plan",
     "Progress",
     "Run",
     "Sampled",

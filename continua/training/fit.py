@@ -51,11 +51,9 @@ def fit(
 ) -> Fitted:
     """Train ``model`` on ``task``: minimise J(θ) = mean loss + ∫ running costs + penalties of the weights.
 
-    ``run`` names a new folder, or is an opened ``Run`` to go on with: everything that is random is a function of
-    (seed, step), so a run that was killed and resumed ends with the same bits as one that was not. Without it nothing
-    is written. ``optimiser`` says how each role of parameters is trained, ``schedule`` how the learning rates change,
-    ``watch`` is told of each step (None: a bar), ``device`` is auto, cpu, cuda or mps. All that follows is a setting of
-    ``Training``, which says what each means. Under ``torchrun`` the same call trains on all processes.
+    ``run`` names a new folder, or is an opened ``Run`` to go on with, with the same bits as if it had not been stopped.
+    ``optimiser`` says how each role of parameters is trained, ``watch`` is told of each step (None: a bar), ``device``
+    is auto, cpu, cuda or mps. What follows is a setting of ``Training``. ``torchrun`` trains on all processes.
     """
     training = Training(
         steps=steps,
