@@ -41,13 +41,11 @@ test-all: $(DEV) ## run every test: the quick and the slow ones, then the shapes
 	@$(PYTEST) -m '' $(ARGS)
 	@$(SHAPES) $(ARGS)
 
-lint: $(DEV) ## ruff, mypy and strict builds of the docs
-
 fuzz: $(DEV) ## run 50,000 cases of the fuzzer on two processes (half an hour); ARGS='--first 50000' for others
 	@mkdir -p runs
 	@$(BIN)/python tools/fuzz.py --cases 50000 --jobs 2 --progress --json runs/fuzz.json $(ARGS)
 
-lint: $(DEV) ## ruff, mypy and a strict build of the docs
+lint: $(DEV) ## ruff, mypy and strict builds of the docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy continua
