@@ -19,7 +19,7 @@ PIP  := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 NO_DEPS := curvlinops-for-pytorch
 
 .DEFAULT_GOAL := help
-.PHONY: fuzz help demo test test-shapes test-all lint spec bench docs dist clean
+.PHONY: fuzz help demo test test-shapes test-all lint spec bench docs dist try-readme notebooks clean
 
 help: ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -78,6 +78,12 @@ dist: $(BIN)/pip ## build the wheel and the source distribution into dist/
 	@$(PIP) hatchling
 	@rm -rf dist
 	@$(BIN)/python -m hatchling build -d dist
+
+try-readme: $(DEV) ## run every command and block of README.md and docs/start from an empty folder (three minutes)
+	@$(BIN)/python tools/try_readme.py $(ARGS)
+
+notebooks: $(DEV) ## write notebooks/ anew from the tours in examples/
+	@$(BIN)/python tools/notebooks.py
 
 clean: ## remove caches and built files; .venv stays
 	@rm -rf site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

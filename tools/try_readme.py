@@ -137,7 +137,12 @@ def shell(command: str, folder: Path) -> tuple[int, str]:
         script.chmod(0o755)
     inherited = os.environ.get("PYTHONPATH")
     paths = os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])
-    surroundings = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": paths, "COLUMNS": "200"}
+    surroundings = {
+        **os.environ,
+        "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": paths,
+        "COLUMNS": "200",
+    }
     try:
         done = subprocess.run(
             command, shell=True, cwd=folder, env=surroundings, timeout=SECONDS,
