@@ -14,7 +14,12 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
+from torch.compiler import is_compiling
+
 from continua.errors import ConfigError, nearest
+from continua.settings import Door, checked
+from continua.settings.checks import REGISTERED as _classes
+from continua.settings.door import admission
 
 VERSION = 1
 ALIASES = {"Flat": "Uniform", "Given": "States"}  # kinds that earlier versions wrote under another name
@@ -88,16 +93,20 @@ MODULES = {
     "training.sizes": "SmallerSizes",
 }
 KINDS = {kind: f"continua.{module}" for module, kinds in MODULES.items() for kind in kinds.split()}
-_classes: dict[str, type] = {}
 C = TypeVar("C", bound=type)
 
 
 def register(cls: C) -> C:
-    """Make ``cls`` storable. Its constructor arguments must be storable too."""
+    """Make ``cls`` storable, and its constructor check what it is given (see ``settings``).
+
+    Its constructor arguments must be storable too.
+    """
     known = _classes.get(cls.__name__)
     if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ConfigError(f"two classes are called {cls.__name__}", remedy="Rename one of them.")
-    if not dataclasses.is_dataclass(cls):
+    if dataclasses.is_dataclass(cls):
+        checked(cls)
+    else:
         _remember_arguments(cls)
     _classes[cls.__name__] = cls
     return cls
@@ -105,18 +114,21 @@ def register(cls: C) -> C:
 
 def _remember_arguments(cls: type) -> None:
     init = cls.__init__  # type: ignore[misc]
-    signature = inspect.signature(init)
-    named = [name for name in _settings(signature) if name != next(iter(signature.parameters))]
+    door = Door(cls.__name__, init, bound=True)
+    admit = admission(door)
+    defaults = {name: p.default for name, p in door.parameters.items() if p.default is not p.empty}
 
     @functools.wraps(init)
     def remembering(self: Any, *args: Any, **kwargs: Any) -> None:
-        bound = signature.bind(self, *args, **kwargs)
-        bound.apply_defaults()
+        if not is_compiling():
+            args, kwargs = admit(args, kwargs)
         init(self, *args, **kwargs)
-        arguments = {name: bound.arguments[name] for name in named}
+        placed = dict(zip(door.names, args, strict=False))
+        given = {name: value for name, value in kwargs.items() if name in door.parameters}
         # written past nn.Module.__setattr__, so that a remembered sub-module is not registered twice
-        object.__setattr__(self, "_arguments", arguments)
+        object.__setattr__(self, "_arguments", {**defaults, **placed, **given})
 
+    remembering.door = door  # type: ignore[attr-defined]
     cls.__init__ = remembering  # type: ignore[misc]
 
 

@@ -31,6 +31,8 @@ COMMON = {
     "compiling",
     "files",
     "devices",
+    "memory",
+    "settings",
 }  # open to every room; they import none
 SEAM = "continua.flow.vectorfield"  # all that operators may know of flow: they know nothing of solvers
 UNPROBED = {"flow"}  # rooms whose objects declare what they can do; a room that got there joins
@@ -126,7 +128,7 @@ def check_rooms(root: Path) -> Iterator[str]:
     found = modules(root)
     names = {module.name for module in found}
     for module in found:
-        if module.room not in (TOP_FILES if module.path.parent == root / "continua" else {*ROOMS}):
+        if module.room not in (TOP_FILES if module.path.parent == root / "continua" else {*ROOMS, *COMMON}):
             remedy = f"Move the file into one of: {', '.join(ROOMS)}."
             yield f"{module.at(1)}: {module.room} is not a room of the house. {remedy}"
             continue

@@ -1,0 +1,64 @@
+"""The words that annotations use for ranges: ``steps: Count``, ``lr: Positive``."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+
+@dataclass(frozen=True)
+class Range:
+    """``low`` ≤ x ≤ ``high``; ``above`` < x < ``below``. Infinity is a number only where ``infinite`` says so."""
+
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    infinite: bool = False
+
+    def has(self, value: float) -> bool:
+        """Whether a number lies inside; NaN never does."""
+        return (
+            (self.low is None or value >= self.low)
+            and (self.high is None or value <= self.high)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+            and value == value
+            and (self.infinite or -math.inf < value < math.inf)
+        )
+
+    def __str__(self) -> str:
+        parts = (
+            "" if self.low is None else f"≥ {self.low:g}",
+            "" if self.above is None else f"> {self.above:g}",
+            "" if self.high is None else f"≤ {self.high:g}",
+            "" if self.below is None else f"< {self.below:g}",
+        )
+        return " and ".join(filter(None, parts))
+
+
+@dataclass(frozen=True)
+class Allocates:
+    """A number of things that take ``bytes`` each, at the least: more than the memory has are refused."""
+
+    bytes: int = 8
+
+
+FINITE = Range()
+Count = Annotated[int, Range(low=1)]
+Size = Annotated[int, Range(low=1), Allocates()]
+Whole = Annotated[int, Range(low=0)]
+Seed = Annotated[int, Range(low=0, high=2**63 - 1)]
+Positive = Annotated[float, Range(above=0)]
+NonNegative = Annotated[float, Range(low=0)]
+Share = Annotated[float, Range(low=0, high=1)]
+PartialShare = Annotated[float, Range(low=0, below=1)]
+Reach = Annotated[float, Range(above=0, infinite=True)]
+
+
+class Unfit(Exception):
+    """A value that a check does not take. ``what``: a sentence of its own, where the words of the check do not say."""
+
+    def __init__(self, what: str = "", remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
