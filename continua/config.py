@@ -19,7 +19,7 @@ from torch.compiler import is_compiling
 from continua.errors import ConfigError, nearest
 from continua.settings import Door, checked
 from continua.settings.checks import REGISTERED as _classes
-from continua.settings.door import admission
+from continua.settings.door import admission, shown
 
 VERSION = 1
 ALIASES = {"Flat": "Uniform", "Given": "States"}  # kinds that earlier versions wrote under another name
@@ -180,6 +180,8 @@ def _signature(cls: type) -> inspect.Signature:
 
 def class_of(name: str) -> type:
     """The class of a kind, by its present name or an earlier one, imported from its home if it has not been yet."""
+    if not isinstance(name, str):
+        raise ConfigError("a kind is a name", got=shown(name), remedy="Write for example {'kind': 'Circle'}.")
     kind = ALIASES.get(name, name)
     if kind not in _classes and kind in KINDS:
         importlib.import_module(KINDS[kind])

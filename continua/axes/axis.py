@@ -1,10 +1,11 @@
 """Axes: sets with a measure. The grid on them is chosen later."""
 
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from continua.config import register
 from continua.errors import GridError
+from continua.settings import Allocates, Positive
 from continua.typing import Letter
 
 
@@ -16,7 +17,7 @@ class Points:
     Discrete case: this *is* the discrete case, the index set of an ordinary tensor dimension.
     """
 
-    n: int | None = None
+    n: Annotated[int, Allocates()] | None = None
     dim: ClassVar[int] = 1
     periodic: ClassVar[bool] = False
 
@@ -41,7 +42,7 @@ class Interval:
 
     start: float = 0.0
     end: float = 1.0
-    mass: float | None = None
+    mass: Positive | None = None
     dim: ClassVar[int] = 1
     periodic: ClassVar[bool] = False
 
@@ -61,7 +62,7 @@ class Circle:
     """The circle R/length with μ = mass · (arc length / length); functions on it are periodic."""
 
     length: float = 1.0
-    mass: float | None = None
+    mass: Positive | None = None
     start: ClassVar[float] = 0.0
     dim: ClassVar[int] = 1
     periodic: ClassVar[bool] = True
@@ -92,7 +93,7 @@ class Product:
     """A box: the product of intervals and circles, with the product measure (2-D and 3-D domains)."""
 
     factors: tuple[Interval | Circle, ...]
-    mass: float | None = None
+    mass: Positive | None = None
     periodic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any, Protocol
 
 from torch.utils import _pytree as pytree
 
@@ -11,7 +11,20 @@ from continua.axes.grids import Grids
 from continua.axes.rules import Counting, Nested, Rule, default_rule, grid_on
 from continua.config import register
 from continua.errors import ConfigError, GridError, nearest
+from continua.settings import Range, Size, Takes
+from continua.settings.checks import scalar
 from continua.typing import Letter, Tensor
+
+STEPS = 10**6  # a solve of more steps in depth is a slip of the pen: each is a pass through a block
+
+
+class Stepping(Protocol):
+    """How depth is walked, such as ``Fixed(6)`` or ``Adaptive()``; ``solver`` None means the model's own."""
+
+    @property
+    def solver(self) -> Any:
+        """The one-step method."""
+        ...
 
 
 @register
@@ -23,12 +36,12 @@ class Discretisation:
     Discrete case: ``Counting`` on every axis and L unit Lie–Trotter–Euler steps.
     """
 
-    t: Rule | int | None = None
-    d: Rule | int | None = None
-    h: Rule | int | None = None
-    e: Rule | int | None = None
-    m: Rule | int | None = None
-    z: Any = None
+    t: Rule | Size | None = None
+    d: Rule | Size | None = None
+    h: Rule | Size | None = None
+    e: Rule | Size | None = None
+    m: Rule | Size | None = None
+    z: Annotated[Any, Takes(Stepping | Annotated[int, Range(1, STEPS)] | None)] = None
 
     def replace(self, **changes: Any) -> "Discretisation":
         """Return a copy with some axes changed."""
@@ -82,8 +95,9 @@ def at(**sizes: Any) -> Discretisation:
     at(d=64, h=2, z=3)
     """
     _known(sizes)
+    sizes = {letter: scalar(size) for letter, size in sizes.items()}
     for letter, size in sizes.items():
-        if isinstance(size, bool | float | str):
+        if isinstance(size, bool | float | str | complex | bytes):
             remedy = f"Write at({letter}=64), or an object such as Midpoint(64)."
             raise GridError(f"{letter} takes a whole number or a rule", got=repr(size), remedy=remedy)
         if isinstance(size, int) and size < 1:

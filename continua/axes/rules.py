@@ -16,6 +16,7 @@ from continua.axes.nodes import Array, Nodes, interned
 from continua.config import register
 from continua.constants import constant_result
 from continua.errors import GridError
+from continua.settings import Size
 from continua.typing import Tensor
 
 
@@ -56,7 +57,7 @@ class Rule(Protocol):
 class Counting:
     """Σ_i f(i): every point of ``Points(n)``, weight one. Discrete case: the plain sum."""
 
-    n: int
+    n: Size
     order: ClassVar[float] = math.inf
     halves: ClassVar[bool] = False
 
@@ -70,7 +71,7 @@ class Counting:
 class Midpoint:
     """(1/n) Σ f((i+½)/n), order 2; spectral on a circle."""
 
-    n: int
+    n: Size
     order: ClassVar[float] = 2.0
     halves: ClassVar[bool] = False
 
@@ -84,7 +85,7 @@ class Midpoint:
 class Trapezoid:
     """Nodes i/(n−1), end weights halved, order 2; on a circle nodes i/n, equal weights, spectral."""
 
-    n: int
+    n: Size
     order: ClassVar[float] = 2.0
     halves: ClassVar[bool] = False
 
@@ -105,7 +106,7 @@ class LeftEnd:
     Discrete case: on ``Interval(0, L)`` with n = L the nodes are the layer numbers 0…L−1.
     """
 
-    n: int
+    n: Size
     order: ClassVar[float] = 1.0
     halves: ClassVar[bool] = True
 
@@ -119,7 +120,7 @@ class LeftEnd:
 class GaussLegendre:
     """Zeros of the Legendre polynomial P_n; exact up to degree 2n−1, spectral."""
 
-    n: int
+    n: Size
     order: ClassVar[float] = math.inf
     halves: ClassVar[bool] = False
 
@@ -134,7 +135,7 @@ class GaussLegendre:
 class ClenshawCurtis:
     """Chebyshev extrema (1−cos(πi/(n−1)))/2 with weights exact for degree n−1, spectral; nested under n → 2n−1."""
 
-    n: int
+    n: Size
     order: ClassVar[float] = math.inf
     halves: ClassVar[bool] = False
 
@@ -156,7 +157,7 @@ class Nested:
     On ``Points(N)`` these are n of the N stored indices, each weighing N/n. Discrete case: n = N is ``Counting(N)``.
     """
 
-    n: int
+    n: Size
     order: ClassVar[float] = 1.0
     halves: ClassVar[bool] = True
 

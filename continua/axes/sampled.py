@@ -14,6 +14,7 @@ from continua.axes.rules import Array, radical_inverse
 from continua.checks import looking, refuse_in_graph
 from continua.config import register
 from continua.errors import ContinuaError, GridError, install
+from continua.settings import Seed, Size
 from continua.typing import Bool, Float, Tensor
 
 
@@ -22,8 +23,8 @@ from continua.typing import Bool, Float, Tensor
 class MonteCarlo:
     """n independent uniform nodes, weight 1/n: root-mean-square error O(n^−½)."""
 
-    n: int
-    seed: int = 0
+    n: Size
+    seed: Seed = 0
     order: ClassVar[float] = 0.5
     halves: ClassVar[bool] = True
 
@@ -41,8 +42,8 @@ class Sobol:
     For smooth functions and n a power of two (Owen 1997); other n lose the balance of the last cells.
     """
 
-    n: int
-    seed: int = 0
+    n: Size
+    seed: Seed = 0
     order: ClassVar[float] = 1.5
     halves: ClassVar[bool] = True
 
@@ -69,8 +70,8 @@ class Sobol:
 class Lattice:
     """n equally spaced nodes with one random shift, weight 1/n: order 1 on an interval, spectral on a circle."""
 
-    n: int
-    seed: int = 0
+    n: Size
+    seed: Seed = 0
     order: ClassVar[float] = 1.0
     halves: ClassVar[bool] = True
 

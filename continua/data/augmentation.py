@@ -7,11 +7,13 @@ import torch
 
 from continua.data.ragged import Ragged
 from continua.errors import ConfigError
+from continua.settings import NonNegative, checked
 from continua.typing import Tensor
 
 Draw = Callable[..., Tensor]
 
 
+@checked
 @dataclass(frozen=True)
 class Change:
     """What training series go through, at random; every share is of one series.
@@ -21,11 +23,11 @@ class Change:
     multiplied by 1 ± this; ``wrap``: the values are rolled around by up to this share of their number.
     """
 
-    thin: float = 0.0
-    gap: float = 0.0
-    trend: float = 0.0
-    stretch: float = 0.0
-    wrap: float = 0.0
+    thin: NonNegative = 0.0
+    gap: NonNegative = 0.0
+    trend: NonNegative = 0.0
+    stretch: NonNegative = 0.0
+    wrap: NonNegative = 0.0
 
     def __post_init__(self) -> None:
         if not (0 <= self.thin < 1 and 0 <= self.gap < 1):

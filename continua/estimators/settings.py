@@ -8,10 +8,12 @@ from continua.data.augmentation import Change
 from continua.errors import ConfigError
 from continua.fields import Expansion
 from continua.models import EncoderDecoder, Readout, Scaled, Transformer, initialise, zoo
+from continua.settings import Count, NonNegative, Positive, Share, Whole, checked
 from continua.tasks.forecasting import Quantiles, question_features
 from continua.tasks.series import Scale
 
 
+@checked
 @dataclass(frozen=True)
 class SeriesSettings:
     """What seldom needs a change.
@@ -24,18 +26,18 @@ class SeriesSettings:
     training and not trained on.
     """
 
-    batch: int = 64
-    lr: float = 3e-3
-    decay: float = 0.05
-    hidden: int | None = None
-    radii: tuple[float, ...] = (1.0, 2.0)
-    degree: int = 2
+    batch: Count = 64
+    lr: NonNegative = 3e-3
+    decay: NonNegative = 0.05
+    hidden: Count | None = None
+    radii: tuple[Positive, ...] = (1.0, 2.0)
+    degree: Whole = 2
     position: bool = True
     unit: float | None = None
-    periods: tuple[float, ...] = ()
+    periods: tuple[Positive, ...] = ()
     change: Change = Change()  # noqa: RUF009  (frozen)
-    window: int = 64
-    share: float = 0.5
+    window: Count = 64
+    share: Share = 0.5
     held_out: float = 0.0
 
     def __post_init__(self) -> None:
@@ -45,13 +47,14 @@ class SeriesSettings:
             raise ConfigError("a unit of time is positive", got=self.unit, remedy="Leave it out to measure it.")
 
 
+@checked
 @dataclass(frozen=True)
 class Size:
     """The native discretisation: ``d`` numbers a point, ``heads``, and ``depth`` steps."""
 
-    d: int = 32
-    heads: int = 4
-    depth: int = 3
+    d: Count = 32
+    heads: Count = 4
+    depth: Count = 3
 
 
 def classifier(scale: Scale, classes: int, size: Size, settings: SeriesSettings, seed: int = 0) -> Transformer:

@@ -1,17 +1,19 @@
 """Dropout whose masks are functions of a seed and of depth, so that whoever walks again meets the same ones."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch.nn.functional import dropout
 
 from continua.axes import Grids
 from continua.config import register
-from continua.errors import ConfigError
 from continua.flow.vectorfield import Bound
 from continua.operators.operator import Context, Operator
+from continua.settings import Range
 from continua.typing import Args, Tensor
+
+Rate = Annotated[float, Range(low=0, below=1, remedy="0.1 is usual.")]
 
 
 @register
@@ -22,10 +24,8 @@ class Drop(Operator):
     dX/dz stays smooth in z (continuous models); otherwise each depth has its own, as layers have in the discrete case.
     """
 
-    def __init__(self, inner: Operator, rate: float, constant: bool = False) -> None:
+    def __init__(self, inner: Operator, rate: Rate, constant: bool = False) -> None:
         super().__init__()
-        if not 0.0 <= rate < 1.0:
-            raise ConfigError("a dropout rate lies in [0, 1)", got=rate, remedy="0.1 is usual.")
         self.inner, self.rate, self.constant = inner, rate, constant
 
     def read(self, grids: Grids, late: bool = False) -> Any:

@@ -14,6 +14,7 @@ from continua.fields import Use
 from continua.operators.linear import Moments, show
 from continua.optim.optimiser import AdamW, Optimiser
 from continua.optim.parameters import ParameterInfo, PerParameter
+from continua.settings import NonNegative
 from continua.typing import Float, Tensor
 
 
@@ -32,9 +33,9 @@ class KFAC:
     Discrete case: on counting axes the factors are those of ``nn.Linear`` in each layer.
     """
 
-    lr: float = 0.02
+    lr: NonNegative = 0.02
     momentum: float = 0.9
-    decay: float = 0.01
+    decay: NonNegative = 0.01
     damping: float = 0.1
     trust: float | None = 1.0
     beta: float = 0.9

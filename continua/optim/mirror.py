@@ -10,6 +10,7 @@ from continua.config import register
 from continua.errors import ConfigError
 from continua.geometry import simplex
 from continua.optim.parameters import ParameterInfo, PerParameter
+from continua.settings import NonNegative
 from continua.typing import Tensor
 
 
@@ -25,7 +26,7 @@ class Mirror:
     read by its logarithm.
     """
 
-    lr: float = 0.05
+    lr: NonNegative = 0.05
 
     def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:
         """The optimiser of these logits, heads along the last dimension."""
@@ -40,7 +41,7 @@ class DualAveraging:
     It minimises ⟨Σ δJ/δρ_s, ρ⟩ + (√t/lr) KL(ρ‖ρ_0), and is written in the logits as ``Mirror`` is.
     """
 
-    lr: float = 0.05
+    lr: NonNegative = 0.05
 
     def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:
         """The optimiser of these logits, heads along the last dimension."""

@@ -9,6 +9,7 @@ from torch import nn
 from continua.config import register
 from continua.optim.optimiser import AdamW, Optimiser
 from continua.optim.parameters import ParameterInfo, PerParameter
+from continua.settings import NonNegative, PartialShare, Whole
 from continua.typing import Float, Tensor
 
 QUINTIC = (3.4445, -4.7750, 2.0315)  # Jordan et al. (2024): steepest at zero, singular values end in about [0.7, 1.2]
@@ -26,10 +27,10 @@ class Muon:
     Discrete case: on a plain matrix with ``half=True`` this is ``torch.optim.Muon``.
     """
 
-    lr: float = 0.02
-    momentum: float = 0.95
-    decay: float = 0.01
-    iterations: int = 5
+    lr: NonNegative = 0.02
+    momentum: PartialShare = 0.95
+    decay: NonNegative = 0.01
+    iterations: Whole = 5
     half: bool = False
     others: Optimiser = AdamW(decay=0.0)  # noqa: RUF009  (frozen)
 

@@ -11,6 +11,7 @@ from continua.config import register
 from continua.errors import CheckpointError
 from continua.fields import Role, Use
 from continua.optim.parameters import ParameterInfo, parameter_info
+from continua.settings import NonNegative, PartialShare
 from continua.typing import Tensor
 
 
@@ -48,10 +49,10 @@ def others(chosen: Optimiser) -> Optimiser:
 class AdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.95)
-    decay: float = 0.1
-    eps: float = 1e-8
+    lr: NonNegative = 1e-3
+    betas: tuple[PartialShare, PartialShare] = (0.9, 0.95)
+    decay: NonNegative = 0.1
+    eps: NonNegative = 1e-8
 
     def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:
         """Torch's own, all parameters in one group."""

@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from continua.config import register
 from continua.errors import ConfigError
+from continua.settings import Share
 
 
 @runtime_checkable
@@ -38,7 +39,7 @@ class CosineDecay:
     """A linear warm-up over the share ``warmup`` of the run, then half a cosine down to ``floor``."""
 
     warmup: float = 0.05
-    floor: float = 0.1
+    floor: Share = 0.1
 
     def __post_init__(self) -> None:
         _check(self.warmup)

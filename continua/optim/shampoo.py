@@ -11,6 +11,7 @@ from continua.config import register
 from continua.errors import ConfigError, install
 from continua.optim.optimiser import AdamW, Optimiser
 from continua.optim.parameters import ParameterInfo, info_of, refuse_shards
+from continua.settings import Count, NonNegative, PartialShare
 from continua.typing import Tensor
 
 
@@ -24,9 +25,9 @@ class Shampoo:
     It needs ``pip install 'continua-ml[optim]'``. What is no matrix is trained by ``others``.
     """
 
-    lr: float = 0.02
-    decay: float = 0.0
-    eps: float = 1e-6
+    lr: NonNegative = 0.02
+    decay: NonNegative = 0.0
+    eps: NonNegative = 1e-6
     others: Optimiser = AdamW(decay=0.0)  # noqa: RUF009  (frozen)
 
     def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:
@@ -48,10 +49,10 @@ class SOAP:
     What is no matrix is trained by ``others``.
     """
 
-    lr: float = 3e-3
-    betas: tuple[float, float] = (0.95, 0.95)
-    decay: float = 0.01
-    every: int = 10
+    lr: NonNegative = 3e-3
+    betas: tuple[PartialShare, PartialShare] = (0.95, 0.95)
+    decay: NonNegative = 0.01
+    every: Count = 10
     others: Optimiser = AdamW(decay=0.0)  # noqa: RUF009  (frozen)
 
     def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:

@@ -10,6 +10,7 @@ from continua.config import register
 from continua.geometry import stiefel
 from continua.optim.optimiser import AdamW, Optimiser
 from continua.optim.parameters import ParameterInfo, PerParameter
+from continua.settings import NonNegative, PartialShare
 from continua.typing import Tensor
 
 ASTRAY = 1e-3  # ‖QᵀQ − I‖ beyond which a start is put on the manifold; a resumed one is not touched
@@ -26,9 +27,9 @@ class RiemannianAdam:
     matrix is trained by ``others``.
     """
 
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.99)
-    eps: float = 1e-8
+    lr: NonNegative = 1e-3
+    betas: tuple[PartialShare, PartialShare] = (0.9, 0.99)
+    eps: NonNegative = 1e-8
     others: Optimiser = AdamW(decay=0.0)  # noqa: RUF009  (frozen)
 
     def make(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo] = ()) -> torch.optim.Optimizer:

@@ -13,9 +13,11 @@ from continua.optim import AdamW, ByRole, Cosine, Shampoo
 from continua.optim.shampoo import library
 from continua.recipes.recipe import Bundle, shipped
 from continua.recipes.text import about, files, task_of
+from continua.settings import NonNegative, Positive, Seed, Size, Whole, checked
 from continua.training import Sampled, SpectralNorm, Training
 
 
+@checked
 @dataclass(frozen=True)
 class CheatsheetSettings:
     """``tolerance`` is rtol and atol of the solve, ``segment`` the Δz between checkpoints on a depth of length one.
@@ -27,20 +29,20 @@ class CheatsheetSettings:
     """
 
     text: str | None = None
-    pairs: int = 0
-    d: int = 64
-    heads: int = 4
-    depth: int = 4
-    modes: int = 4
-    context: int = 64
-    batch: int = 8
-    lr: float = 2e-3
-    kernel_lr: float = 0.1
-    decay: float = 0.1
-    tolerance: float = 1e-4
-    segment: float = 0.1
-    jacobian: float = 1e-4
-    weights: int = 0  # the seed of the first weights
+    pairs: Whole = 0
+    d: Size = 64
+    heads: Size = 4
+    depth: Size = 4
+    modes: Size = 4
+    context: Size = 64
+    batch: Size = 8
+    lr: NonNegative = 2e-3
+    kernel_lr: NonNegative = 0.1
+    decay: NonNegative = 0.1
+    tolerance: Positive = 1e-4
+    segment: Positive = 0.1
+    jacobian: NonNegative = 1e-4
+    weights: Seed = 0  # the seed of the first weights
 
 
 @shipped

@@ -9,9 +9,11 @@ from continua.models import elastic as made_elastic
 from continua.optim import AdamW, ByRole, Muon
 from continua.recipes.recipe import Bundle, shipped
 from continua.recipes.text import TextSettings, text
+from continua.settings import Count, NonNegative, Share, checked
 from continua.training import Elastic
 
 
+@checked
 @dataclass(frozen=True)
 class ElasticSettings(TextSettings):
     """The settings of ``text``, and how other sizes are drawn and taught (see ``training.Elastic``).
@@ -20,13 +22,13 @@ class ElasticSettings(TextSettings):
     apart (docs/benchmarks has the numbers).
     """
 
-    lr: float = 4e-3
-    matrix_lr: float = 0.0
-    draws: int = Elastic.draws
-    parts: int = Elastic.parts
-    start: float = Elastic.start
-    share: float = Elastic.weight
-    deep: float = Elastic.deep
+    lr: NonNegative = 4e-3
+    matrix_lr: NonNegative = 0.0
+    draws: Count = Elastic.draws
+    parts: Count = Elastic.parts
+    start: Share = Elastic.start
+    share: Share = Elastic.weight
+    deep: Share = Elastic.deep
 
 
 @shipped

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -16,6 +16,7 @@ from continua.models import Batch, Transformer, zoo
 from continua.models.latent import Latent
 from continua.optim import AdamW, ByRole, Cosine, Muon
 from continua.recipes.recipe import Bundle, shipped
+from continua.settings import NonNegative, Positive, Range, Seed, Size, checked
 from continua.tasks.functions import Functions, predict, relative, scattered
 from continua.training import Training
 from continua.training.progress import share_bar
@@ -23,6 +24,7 @@ from continua.training.progress import share_bar
 SCHEDULE = Cosine(floor=0.0)  # errors of a few thousandths are the noise of the last steps: these end at zero
 
 
+@checked
 @dataclass(frozen=True)
 class FunctionSettings:
     """``train`` functions on a grid of ``nodes`` along each direction, ``held_out`` others to be measured on.
@@ -33,47 +35,50 @@ class FunctionSettings:
     Matrices are trained by Muon at ``matrix_lr``, everything else by AdamW at ``lr``; ``order`` 1 is the loss in H¹.
     """
 
-    train: int = 1024
-    held_out: int = 200
-    nodes: int = 64
-    fine: int = 1024
-    d: int = 64
-    m: int = 64
-    heads: int = 4
-    depth: int = 4
-    modes: int = 17
+    train: Size = 1024
+    held_out: Size = 200
+    nodes: Size = 64
+    fine: Size = 1024
+    d: Size = 64
+    m: Size = 64
+    heads: Size = 4
+    depth: Size = 4
+    modes: Size = 17
     attention: bool = False
     sharp: bool = False
-    batch: int = 20
-    lr: float = 2e-3
-    matrix_lr: float = 6e-3
-    order: int = 1
-    draws: int = 0  # the seed of the data
-    weights: int = 0  # the seed of the first weights
+    batch: Size = 20
+    lr: NonNegative = 2e-3
+    matrix_lr: NonNegative = 6e-3
+    order: Annotated[int, Range(0, 1)] = 1
+    draws: Seed = 0  # the seed of the data
+    weights: Seed = 0  # the seed of the first weights
 
 
+@checked
 @dataclass(frozen=True)
 class BurgersSettings(FunctionSettings):
     """Those of ``FunctionSettings``, for a circle, and the viscosity of the flow."""
 
-    modes: int = 24
-    viscosity: float = 0.01
+    modes: Size = 24
+    viscosity: Positive = 0.01
 
 
+@checked
 @dataclass(frozen=True)
 class DarcySettings(FunctionSettings):
     """Those of ``FunctionSettings``, for a square: of ``fine`` nodes along each side every fifth is learned on."""
 
-    train: int = 900
-    held_out: int = 100
-    nodes: int = 29
-    fine: int = 141
-    d: int = 32
-    m: int = 64
-    modes: int = 14
+    train: Size = 900
+    held_out: Size = 100
+    nodes: Size = 29
+    fine: Size = 141
+    d: Size = 32
+    m: Size = 64
+    modes: Size = 14
     sharp: bool = True
 
 
+@checked
 @dataclass(frozen=True)
 class VorticitySettings(FunctionSettings):
     """Those of ``FunctionSettings``, for a torus: the vorticity of one time and of one unit later.
@@ -81,15 +86,15 @@ class VorticitySettings(FunctionSettings):
     Each flow is looked at ``times`` times and gives a pair less; those that are held out are of other flows.
     """
 
-    train: int = 1900
-    held_out: int = 100
-    times: int = 11
-    nodes: int = 32
-    fine: int = 64
-    d: int = 32
-    m: int = 64
-    modes: int = 10
-    viscosity: float = 1e-3
+    train: Size = 1900
+    held_out: Size = 100
+    times: Size = 11
+    nodes: Size = 32
+    fine: Size = 64
+    d: Size = 32
+    m: Size = 64
+    modes: Size = 10
+    viscosity: Positive = 1e-3
 
 
 @shipped

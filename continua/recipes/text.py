@@ -12,10 +12,12 @@ from continua.models import Transformer, zoo
 from continua.models.init import Scaled, initialise
 from continua.optim import AdamW, ByRole, Cosine
 from continua.recipes.recipe import Bundle, shipped
+from continua.settings import NonNegative, Seed, Size, Whole, checked
 from continua.tasks import BytePairs, Characters, Text, from_file, python_source
 from continua.training import Training
 
 
+@checked
 @dataclass(frozen=True)
 class TextSettings:
     """``text`` is a file (the source of Python's own library if None); ``pairs`` > 0 learns so many byte-pair tokens.
@@ -25,16 +27,16 @@ class TextSettings:
     """
 
     text: str | None = None
-    pairs: int = 0
-    d: int = 128
-    heads: int = 4
-    depth: int = 4
-    context: int = 128
-    batch: int = 16
-    lr: float = 2e-3
-    decay: float = 0.1
+    pairs: Whole = 0
+    d: Size = 128
+    heads: Size = 4
+    depth: Size = 4
+    context: Size = 128
+    batch: Size = 16
+    lr: NonNegative = 2e-3
+    decay: NonNegative = 0.1
     discrete: bool = False
-    weights: int = 0  # the seed of the first weights
+    weights: Seed = 0  # the seed of the first weights
 
 
 @shipped

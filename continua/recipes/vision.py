@@ -9,11 +9,13 @@ from continua.data.images import FASHION
 from continua.models import Scaled, Transformer, initialise, zoo
 from continua.optim import AdamW, ByRole, Cosine, Muon
 from continua.recipes.recipe import Bundle, shipped
+from continua.settings import Count, NonNegative, PartialShare, Seed, Size, Whole, checked
 from continua.tasks.images import Images, fashion_mnist
 from continua.tasks.images import digits as images_of_digits
 from continua.training import Training
 
 
+@checked
 @dataclass(frozen=True)
 class VisionSettings:
     """``cells`` in each direction, polynomials up to ``degree``, windows of ``reach`` and a ``ridge`` (see ``Tiling``).
@@ -22,34 +24,35 @@ class VisionSettings:
     else. ``warp``, ``missing`` and ``apart`` change training images (see ``Images``).
     """
 
-    cells: int = 2
-    degree: int = 3
-    reach: float = 0.0
-    ridge: float = 1e-2
-    d: int = 64
-    heads: int = 4
-    depth: int = 3
-    batch: int = 64
-    lr: float = 3e-3
-    kernel_lr: float = 0.02
-    decay: float = 0.05
-    warp: float = 0.1
-    missing: float = 0.75
+    cells: Size = 2
+    degree: Whole = 3
+    reach: NonNegative = 0.0
+    ridge: NonNegative = 1e-2
+    d: Size = 64
+    heads: Size = 4
+    depth: Size = 3
+    batch: Size = 64
+    lr: NonNegative = 3e-3
+    kernel_lr: NonNegative = 0.02
+    decay: NonNegative = 0.05
+    warp: NonNegative = 0.1
+    missing: PartialShare = 0.75
     apart: bool = True
-    weights: int = 0  # the seed of the first weights
+    weights: Seed = 0  # the seed of the first weights
 
 
+@checked
 @dataclass(frozen=True)
 class FashionSettings(VisionSettings):
     """The same for Fashion-MNIST: ``folder`` has its files, ``images`` takes so many training images only."""
 
-    cells: int = 4
-    degree: int = 5
-    kernel_lr: float = 0.01
-    warp: float = 0.05
+    cells: Size = 4
+    degree: Whole = 5
+    kernel_lr: NonNegative = 0.01
+    warp: NonNegative = 0.05
     apart: bool = False  # the fits of many cells are made once a batch then
     folder: str = str(FASHION)
-    images: int | None = None
+    images: Count | None = None
 
 
 @shipped

@@ -12,6 +12,7 @@ from continua.settings.ranges import (
     Seed,
     Share,
     Size,
+    Takes,
     Whole,
 )
 
@@ -27,6 +28,7 @@ __all__ = [
     "Seed",
     "Share",
     "Size",
+    "Takes",
     "Whole",
     "checked",
     "door_of",

@@ -21,7 +21,7 @@ from continua.settings.checks import (
     Table,
     Text,
 )
-from continua.settings.ranges import FINITE, Allocates, Range
+from continua.settings.ranges import FINITE, Allocates, Range, Takes
 
 
 def checks_of(call: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
@@ -63,6 +63,9 @@ def _either(inner: tuple[Any, ...]) -> Either:
 
 
 def _ranged(kind: Any, notes: tuple[Any, ...]) -> Any:
+    for note in notes:
+        if isinstance(note, Takes):
+            return check_of(note.hint)
     check = check_of(kind)
     if not isinstance(check, Number):
         return check

@@ -97,8 +97,13 @@ class Number:
     allocates: Allocates | None = None
 
     @property
+    def bounds(self) -> str:
+        return str(self.range)
+
+    @property
     def words(self) -> str:
-        return f"a {'whole ' if self.whole else ''}number {self.range}".rstrip()
+        kind = "whole " if self.whole else "finite " if self.range == FINITE else ""
+        return f"a {kind}number {self.range}".rstrip()
 
     @property
     def example(self) -> str:
@@ -114,7 +119,7 @@ class Number:
             if type(value).__name__ in SYMBOLS:
                 return value
         if not self.range.has(value):
-            raise Unfit
+            raise Unfit(remedy=self.range.remedy)
         if self.allocates is not None and not memory.fits(value * self.allocates.bytes):
             need = memory.readable(min(value, 10**18) * self.allocates.bytes)
             there = memory.readable(memory.available())
@@ -157,7 +162,7 @@ class Text:
     def take(self, value: Any) -> str:
         if not isinstance(value, str):
             raise Unfit
-        return value
+        return value if type(value) is str else str(value)
 
     def read(self, text: str, build: Build) -> str:
         quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
@@ -345,6 +350,10 @@ class Either:
     @property
     def example(self) -> str:
         return str(next(option.example for option in self.options if not isinstance(option, Nothing)))
+
+    @property
+    def bounds(self) -> str:
+        return next((option.bounds for option in self.options if isinstance(option, Number)), "")
 
     def take(self, value: Any) -> Any:
         return self._first(lambda option: option.take(value))

@@ -16,6 +16,7 @@ from torch.compiler import is_compiling
 
 from continua.errors import ConfigError, nearest
 from continua.settings.annotations import checks_of
+from continua.settings.checks import Either, Number, scalar
 from continua.settings.ranges import Unfit
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -72,7 +73,7 @@ class Door:
     def refuse(self, name: str, value: Any, check: Any, unfit: Unfit) -> NoReturn:
         """The sentence about a value that does not fit."""
         what = unfit.what or f"takes {check.words}"
-        remedy = unfit.remedy or self._example(name, check)
+        remedy = unfit.remedy or self._remedy(name, check)
         raise ConfigError(f"{self.name}: {name} {what}", got=shown(value), remedy=remedy) from None
 
     def refuse_unknown(self, name: str) -> NoReturn:
@@ -85,11 +86,12 @@ class Door:
     def _list(self) -> str:
         return ", ".join(self.parameters) if self.parameters else "no settings"
 
-    def _example(self, name: str, check: Any) -> str:
+    def _remedy(self, name: str, check: Any) -> str:
         default = self.parameters[name].default
         plain = isinstance(default, bool | int | float | str | tuple) and default not in ("", ())
-        example = repr(default) if plain else check.example
-        return f"For example {name}={example}."
+        example = f"{name}={default!r}" if plain else f"{name}={check.example}"
+        bounds = check.bounds if isinstance(check, Number | Either) else ""
+        return f"Use {name} {bounds}, for example {example}." if bounds else f"For example {example}."
 
 
 def checked(thing: F) -> F:
@@ -101,7 +103,7 @@ def checked(thing: F) -> F:
     ...     radius: Positive = 1.0
     >>> Ring(radius="wide")
     Traceback (most recent call last):
-    continua.errors.ConfigError: Ring: radius takes a number > 0, got 'wide'. For example radius=1.0.
+    continua.errors.ConfigError: Ring: radius takes a number > 0, got 'wide'. Use radius > 0, for example radius=1.0.
     """
     if not isinstance(thing, type):
         return cast(F, _checked_function(thing))
@@ -157,6 +159,7 @@ def door_of(thing: Any) -> Door:
 
 def shown(value: Any) -> str:
     """A value in a sentence: short, and never a page of numbers."""
+    value = scalar(value)
     if isinstance(value, type):
         return f"the class {value.__name__}"
     try:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,7 @@ class Range:
     above: float | None = None
     below: float | None = None
     infinite: bool = False
+    remedy: str = ""  # what to do about a number outside, where a range does not say enough
 
     def has(self, value: float) -> bool:
         """Whether a number lies inside; NaN never does."""
@@ -41,6 +42,13 @@ class Allocates:
     """A number of things that take ``bytes`` each, at the least: more than the memory has are refused."""
 
     bytes: int = 8
+
+
+@dataclass(frozen=True)
+class Takes:
+    """Checked as another annotation says: ``Annotated[Any, Takes(Rule | int)]`` leaves the type checker out of it."""
+
+    hint: Any
 
 
 FINITE = Range()

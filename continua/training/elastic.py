@@ -5,6 +5,7 @@ from typing import Any
 
 from continua.config import register
 from continua.errors import ConfigError
+from continua.settings import Count, Share
 from continua.training.imitation import AnswerImitation, Imitation
 from continua.training.sizes import Lesson, LessonPlan, SizeLaw, Sizes, SmallerSizes, block
 
@@ -28,12 +29,12 @@ class Elastic:
     e: tuple[int, ...] | None = None
     m: tuple[int, ...] | None = None
     t: tuple[int, ...] | None = None
-    draws: int = SmallerSizes.draws
-    parts: int = SmallerSizes.parts
-    start: float = SmallerSizes.start
-    weight: float = 0.6
-    distil: float = AnswerImitation.distil
-    deep: float = SmallerSizes.deep
+    draws: Count = SmallerSizes.draws
+    parts: Count = SmallerSizes.parts
+    start: Share = SmallerSizes.start
+    weight: Share = 0.6
+    distil: Share = AnswerImitation.distil
+    deep: Share = SmallerSizes.deep
     law: SizeLaw | None = None
     imitation: Imitation | None = None
 

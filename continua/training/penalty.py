@@ -12,6 +12,7 @@ from continua.errors import ConfigError
 from continua.fields import Expansion
 from continua.flow import Trajectory
 from continua.operators import Attention
+from continua.settings import Count
 from continua.typing import Args, Tensor
 
 
@@ -139,7 +140,7 @@ class KineticEnergy(Penalty):
 class JacobianNorm(Penalty):
     """∫ ‖∂F/∂X‖²_F / (t·d) dz, estimated without bias by random directions: E‖Jᵀε‖² (Hutchinson 1990)."""
 
-    directions: int = 1
+    directions: Count = 1
     twice: ClassVar[bool] = True
 
     def running(self, z: float, x: Tensor, v: Tensor, seen: Seen) -> Tensor:
@@ -157,7 +158,7 @@ class JacobianNorm(Penalty):
 class SpectralNorm(Penalty):
     """∫ ‖∂F/∂X‖₂² dz of each sample, estimated by ``iterations`` of the power method on JᵀJ."""
 
-    iterations: int = 3
+    iterations: Count = 3
     twice: ClassVar[bool] = True
 
     def running(self, z: float, x: Tensor, v: Tensor, seen: Seen) -> Tensor:

@@ -8,6 +8,7 @@ from continua.axes import Discretisation
 from continua.config import register
 from continua.errors import ConfigError, nearest
 from continua.flow import Adjoint
+from continua.settings import Count, Positive, Seed
 from continua.training.discretisations import Discretisations, discretisations
 from continua.training.elastic import Elastic
 
@@ -32,14 +33,14 @@ class Training:
     ``time_limit`` is how many seconds processes wait for one of them that does not answer any more.
     """
 
-    steps: int = 2000
-    seed: int = 0
-    accumulate: int = 1
-    clip: float | None = 1.0
+    steps: Count = 2000
+    seed: Seed = 0
+    accumulate: Count = 1
+    clip: Positive | None = 1.0
     precision: str = "float32"
-    evaluate_every: int = 200
-    save_every: int = 50
-    patience: int | None = None
+    evaluate_every: Count = 200
+    save_every: Count = 50
+    patience: Count | None = None
     adjoint: Adjoint | None = None
     at: Discretisation | Discretisations | None = None
     elastic: Elastic | None = None
@@ -49,15 +50,6 @@ class Training:
     time_limit: float = 600.0
 
     def __post_init__(self) -> None:
-        counts = {
-            "steps": self.steps,
-            "accumulate": self.accumulate,
-            "evaluate_every": self.evaluate_every,
-            "save_every": self.save_every,
-        }
-        for name, count in counts.items():
-            if count < 1:
-                raise ConfigError(f"{name} counts from one", got=count, remedy=f"Use {name} ≥ 1.")
         if not self.time_limit > 0:
             raise ConfigError("time_limit is a number of seconds", got=self.time_limit, remedy="Use one above zero.")
         discretisations(self.at)  # refuses what is none

@@ -11,6 +11,7 @@ from continua.axes import Discretisation, at
 from continua.config import register
 from continua.errors import ConfigError
 from continua.flow import Fixed
+from continua.settings import Share
 
 WIDTHS = (16, 17, 18, 19, 21, 22, 23, 24, 26, 28, 30, 32)  # of 32; without 20, so that 5/8 tells of sizes never seen
 
@@ -69,7 +70,7 @@ class SmallerSizes:
     draws: int = 2
     parts: int = 2
     start: float = 0.42
-    deep: float = 0.28
+    deep: Share = 0.28
 
     def __post_init__(self) -> None:
         if self.draws < 1 or self.parts < 1 or not 0 <= self.start <= 1:

@@ -19,7 +19,7 @@ IDS = {
 
 # Without a test as yet: take an id out in the commit that brings its test.
 MISSING: set[str] = {
-    "S4", "S7", "D1", "D9", "X3", "N9",
+    "S4", "X3", "N9",
 
     "S9", "S12",
     "D2", "D3", "D4", "D6", "D7", "D10", "D12", "X1",

@@ -13,6 +13,7 @@ from continua.flow.solvers.runge_kutta import RungeKutta
 from continua.flow.state import axpy, scaled
 from continua.flow.stepping import StepPlan
 from continua.flow.vectorfield import Projection, Sum, base_of, bounds_of, read_at
+from continua.settings import Positive
 from continua.tree import mapped, tensors
 from continua.typing import Args, Tensor
 
@@ -27,7 +28,7 @@ class Backsolve:
     ``Checkpoint`` and ``Reversible`` save as much memory and are exact. ``clip``: see ``Direct``.
     """
 
-    clip: float | None = None
+    clip: Positive | None = None
     reads_late = True
 
     def run(self, plan: StepPlan, x0: Any, args: Args) -> list[Any]:

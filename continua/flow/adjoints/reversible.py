@@ -14,6 +14,7 @@ from continua.flow.cost import plain
 from continua.flow.solvers.solver import LaggingMethod, ReversibleMethod
 from continua.flow.stepping import StepPlan, rehearsed
 from continua.flow.vectorfield import VectorField, is_read, kinds_of, read_at
+from continua.settings import Positive
 from continua.tree import tensors
 from continua.typing import Args, Tensor
 
@@ -29,9 +30,9 @@ class Reversible:
     refused if ``fallback=False``. ``clip``: see ``Direct``.
     """
 
-    drift: float | None = None
+    drift: Positive | None = None
     fallback: bool = True
-    clip: float | None = None
+    clip: Positive | None = None
     reads_late = True
 
     def run(self, plan: StepPlan, x0: Any, args: Args) -> list[Any]:
