@@ -13,7 +13,6 @@ from continua.flow.solvers.runge_kutta import RungeKutta
 from continua.flow.state import axpy, scaled
 from continua.flow.stepping import StepPlan
 from continua.flow.vectorfield import Projection, Sum, base_of, bounds_of, read_at
-from continua.settings import Positive
 from continua.tree import mapped, tensors
 from continua.typing import Args, Tensor
 
@@ -28,7 +27,7 @@ class Backsolve:
     ``Checkpoint`` and ``Reversible`` save as much memory and are exact. ``clip``: see ``Direct``.
     """
 
-    clip: Positive | None = None
+    clip: float | None = None
     reads_late = True
 
     def run(self, plan: StepPlan, x0: Any, args: Args) -> list[Any]:

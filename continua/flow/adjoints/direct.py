@@ -7,7 +7,6 @@ from continua.config import register
 from continua.errors import SolveError
 from continua.flow.solvers.clipping import Clipping
 from continua.flow.stepping import StepPlan
-from continua.settings import Positive
 from continua.typing import Args
 
 ONCE = "these gradients can be taken once"
@@ -36,7 +35,7 @@ class Direct:
     ``clip`` bounds the norm of the adjoint state between steps. It changes the gradient: prefer clipping the final one.
     """
 
-    clip: Positive | None = None
+    clip: float | None = None
     reads_late = False
 
     def run(self, plan: StepPlan, x0: Any, args: Args) -> list[Any]:

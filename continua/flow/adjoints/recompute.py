@@ -12,7 +12,6 @@ from continua.flow.adjoints.pullback import Chunk, Pullback, SolveState, count_k
 from continua.flow.adjoints.tape import Noise, noise_now, replayed
 from continua.flow.stepping import StepPlan
 from continua.flow.vectorfield import is_quiet
-from continua.settings import Positive
 from continua.typing import Args, Tensor
 
 # recursive checkpoints: steps that are recorded at once, and pieces into which a longer segment is cut. A recorded step
@@ -44,7 +43,7 @@ class Recompute:
     Memory is one state an evaluation; weights over depth are made anew, block by block. ``clip``: see ``Direct``.
     """
 
-    clip: Positive | None = None
+    clip: float | None = None
     reads_late = True
     gemms = False
 
@@ -61,7 +60,7 @@ class Lean:
     Fields without a hand-written backward are evaluated once more, as under ``Recompute``. ``clip``: see ``Direct``.
     """
 
-    clip: Positive | None = None
+    clip: float | None = None
     reads_late = True
     gemms = True
 
@@ -146,7 +145,7 @@ class Checkpoint:
 
     every: int | float
     recursive: bool = False
-    clip: Positive | None = None
+    clip: float | None = None
     reads_late = True
     gemms = True
 

@@ -32,7 +32,7 @@ class Reversible:
 
     drift: Positive | None = None
     fallback: bool = True
-    clip: Positive | None = None
+    clip: float | None = None
     reads_late = True
 
     def run(self, plan: StepPlan, x0: Any, args: Args) -> list[Any]:
