@@ -1,6 +1,6 @@
 """The grids a model runs on, one for each letter, and the depths at which its parts are read."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from continua import constants
@@ -66,19 +66,24 @@ class Grids:
     def __getitem__(self, letter: Letter) -> Any:
         grid: Any = getattr(self, ALIASES.get(letter, letter))
         if grid is None:
-            raise GridError(f"there is no grid for {letter} here", got="none", remedy="Run the model on a batch.")
+            raise _none_for(letter)
         return grid
 
     @property
     def tokens(self) -> Grid:
         """The token grid, which every forward pass has."""
-        tokens: Grid = self["t"]
-        return tokens
+        if self.t is None:
+            raise _none_for("t")
+        return self.t
 
     def with_depths(self, z: Depths | None) -> "Grids":
         """The same grids, read at other depths."""
-        return replace(self, z=z)
+        return Grids(self.d, self.h, self.e, self.m, self.t, z, self.asked)
 
     def with_tokens(self, t: Grid) -> "Grids":
         """The same grids with other tokens."""
-        return replace(self, t=t)
+        return Grids(self.d, self.h, self.e, self.m, t, self.z, self.asked)
+
+
+def _none_for(letter: Letter) -> GridError:
+    return GridError(f"there is no grid for {letter} here", got="none", remedy="Run the model on a batch.")

@@ -21,6 +21,8 @@ from continua.fields.role import Role
 from continua.fields.spectral import Cosine, Equal, Fourier
 from continua.typing import Letter, Tensor
 
+Told = int | tuple[float, ...] | None  # the key of a grid's nodes (None: unknown), or depths
+
 
 @runtime_checkable
 class Field(Protocol):
@@ -101,6 +103,9 @@ class Expansion(nn.Module):
         counted rows of a table need no grid.
         """
         values: Tensor = self.coefficients
+        asked = tuple([(letter, told(grids[letter])) for letter in self.letters if letter in grids])
+        if self._are_stored(asked):
+            return values
         for position, letter in enumerate(self.letters):
             if letter in grids:
                 values = self._contract(values, position, letter, grids[letter])
@@ -119,16 +124,24 @@ class Expansion(nn.Module):
 
     def is_stored_on(self, letter: Letter, where: Sites) -> bool:
         """Whether reading this axis on ``where`` returns the stored numbers."""
-        key = known_key(_column(where.nodes)) if isinstance(where, Depths) else where.key
+        return self._are_stored(((letter, told(where)),))
+
+    @constant_result
+    def _are_stored(self, asked: tuple[tuple[Letter, Told], ...]) -> bool:
+        """Whether all these axes are asked for on the nodes their numbers are stored for."""
+        return self._readings.get(asked, lambda: all(self._is_stored(letter, where) for letter, where in asked))
+
+    def _is_stored(self, letter: Letter, where: Told) -> bool:
+        key = known_key(_column(where)) if isinstance(where, tuple) else where
         return key is not None and key == self.bases[letter].native_key(self.axes[letter])
 
     def _contract(self, values: Tensor, position: int, letter: Letter, where: Sites) -> Tensor:
         basis = self.bases[letter]
-        told = where.nodes if isinstance(where, Depths) else where.key
-        if letter in self.networks or told is None:
+        asked = told(where)
+        if letter in self.networks or asked is None:
             nodes = coordinates(where, self.coefficients)
             return along(values, position, basis.matrix(self.axes[letter], nodes).to(values))
-        return read_axis(self._reading(letter, told, values.device, values.dtype), basis, values, position)
+        return read_axis(self._reading(letter, asked, values.device, values.dtype), basis, values, position)
 
     @constant_result
     def _reading(
@@ -194,6 +207,11 @@ class Expansion(nn.Module):
         """Show the function this is."""
         kinds = ", ".join(f"{k}: {b if not isinstance(b, nn.Module) else 'Generated'}" for k, b in self.bases.items())
         return f"{kinds}"
+
+
+def told(where: Sites) -> Told:
+    """What says which nodes these are."""
+    return where.nodes if isinstance(where, Depths) else where.key
 
 
 def _column(depths: tuple[float, ...]) -> Array:

@@ -67,10 +67,8 @@ class _Affine(Operator):
 
     def place(self, read: Sampled, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """The function with its weights and the share of each node."""
-        like = next(self.parameters(), grids.d.weights)
-        return Bound(self.function(grids.d), read_late(read.reading), local), NormOperands(
-            read.weights, _share(grids.d, like)
-        )
+        share = None if grids.d.is_uniform else _share(grids.d, next(self.parameters(), grids.d.weights))
+        return Bound(self.function(grids.d), read_late(read.reading), local), NormOperands(read.weights, share)
 
     def function(self, d: Grid) -> VectorFunction:
         """What is evaluated on a grid of d."""
