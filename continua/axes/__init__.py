@@ -37,6 +37,7 @@ from continua.axes.rules import (
     quadrature,
 )
 from continua.axes.sampled import Lattice, MonteCarlo, Samples, Sobol
+from continua.axes.stamps import as_stamps, exact
 
 __all__ = [
     "ALIASES",
@@ -68,12 +69,14 @@ __all__ = [
     "Sobol",
     "Times",
     "Trapezoid",
+    "as_stamps",
     "at",
     "coordinates",
     "corrected",
     "counted",
     "counting",
     "default_rule",
+    "exact",
     "factor_rules",
     "factors",
     "grid_on",

@@ -1,5 +1,6 @@
 """Axes: sets with a measure. The grid on them is chosen later."""
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, ClassVar
 
@@ -47,8 +48,10 @@ class Interval:
     periodic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not self.end > self.start:
-            raise GridError("an interval needs end > start", got=(self.start, self.end), remedy="Swap the two ends.")
+        if not (self.end > self.start and math.isfinite(self.end - self.start)):
+            remedy = "Swap the two ends." if self.end < self.start else "Give two finite numbers."
+            raise GridError("an interval needs end > start", got=(self.start, self.end), remedy=remedy)
+        _check_mass(self.mass)
 
     @property
     def length(self) -> float:
@@ -68,8 +71,9 @@ class Circle:
     periodic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not self.length > 0:
+        if not 0 < self.length < math.inf:
             raise GridError("a circle needs a positive length", got=self.length, remedy="Write Circle(length=1.0).")
+        _check_mass(self.mass)
 
 
 @register
@@ -86,6 +90,12 @@ class Times:
     dim: ClassVar[int] = 1
     periodic: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        ends = [end for end in (self.start, self.end) if end is not None]
+        if not all(math.isfinite(end) for end in ends) or (len(ends) == 2 and not ends[1] > ends[0]):
+            remedy = "Give finite numbers with start < end, or leave an end out."
+            raise GridError("the ends of Times are in order", got=(self.start, self.end), remedy=remedy)
+
 
 @register
 @dataclass(frozen=True)
@@ -99,11 +109,18 @@ class Product:
     def __post_init__(self) -> None:
         if len(self.factors) < 2:
             raise GridError("a product needs two or more axes", got=self.factors, remedy="Use the one axis itself.")
+        _check_mass(self.mass)
 
     @property
     def dim(self) -> int:
         """The dimension of the box."""
         return len(self.factors)
+
+
+def _check_mass(mass: float | None) -> None:
+    if mass is not None and not 0 < mass < math.inf:
+        remedy = "Give a finite number above zero, or leave it out."
+        raise GridError("the mass of an axis is positive", got=mass, remedy=remedy)
 
 
 Axis = Points | Interval | Circle | Times | Product

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from continua.axes.nodes import interned
+from continua.checks import looking
 from continua.constants import constant_result
 from continua.errors import GridError
 from continua.typing import Bool, Float, Tensor
@@ -73,12 +74,17 @@ class Grid:
         return self.inner(values, values).sqrt()
 
     def to(self, like: Tensor) -> "Grid":
-        """Return this grid on the device and in the floating dtype of ``like``."""
-        if self.weights.device == like.device and self.weights.dtype == like.dtype:
+        """Return this grid on the device and in the floating dtype of ``like``.
+
+        Nodes along a line are never rounded: the order of stamps, and which are equal, is theirs.
+        """
+        wide = torch.promote_types(self.nodes.dtype, like.dtype) if self.nodes.shape[-1] == 1 else like.dtype
+        if self.weights.device == like.device and self.weights.dtype == like.dtype and self.nodes.dtype == wide:
             return self
         left = None if self.left is None else self.left.to(like)
         lines = None if self.lines is None else tuple(line.to(like) for line in self.lines)
-        return replace(self, nodes=self.nodes.to(like), weights=self.weights.to(like), left=left, lines=lines)
+        nodes = self.nodes.to(like.device, wide)
+        return replace(self, nodes=nodes, weights=_rounded(self.weights, like), left=left, lines=lines)
 
     def only(self, observed: Bool[Tensor, "*b n"]) -> "Grid":
         """Return this grid with the unobserved nodes absent (weight zero)."""
@@ -107,6 +113,28 @@ class Grid:
             is_unit=self.is_unit and other.is_unit,
             has_gaps=self.has_gaps or other.has_gaps,
         )
+
+
+def _rounded(weights: Tensor, like: Tensor) -> Tensor:
+    """Weights in another dtype; what is present stays so, however small its cell is."""
+    made = weights.to(like)
+    if torch.finfo(made.dtype).tiny <= torch.finfo(weights.dtype).tiny:
+        return made
+    return torch.where(weights > 0, made.clamp_min(torch.finfo(made.dtype).tiny), made)
+
+
+def check_measure(grid: Grid) -> None:
+    """Refuse weights that no measure has: below zero, NaN or infinite."""
+    if not looking():
+        return
+    weights = grid.weights.detach()
+    if not bool(((weights >= 0) & (weights < torch.inf)).all()):
+        wrong = weights[~((weights >= 0) & (weights < torch.inf))][0].item()
+        remedy = "Give weights from zero up (zero: absent), or Batch(times=…) to have them made."
+        raise GridError("the weights of a grid are finite and not below zero", got=f"{wrong:g}", remedy=remedy)
+    if not bool(torch.isfinite(grid.nodes.detach()).all()):
+        remedy = "Mark missing points with a weight of zero, and give them any finite node."
+        raise GridError("the nodes of a grid are finite", got="NaN or infinity", remedy=remedy)
 
 
 def absent(dtype: torch.dtype) -> float:

@@ -13,6 +13,7 @@ from continua import constants
 from continua.axes.axis import Axis, Interval, Points, Product, Times, mass_of
 from continua.axes.grid import Grid
 from continua.axes.nodes import Array, Nodes, interned
+from continua.axes.stamps import WITHOUT_DOUBLES
 from continua.config import register
 from continua.constants import constant_result
 from continua.errors import GridError
@@ -232,7 +233,7 @@ class Quadrature:
         """The arguments of the same as a ``Grid``."""
         nodes = self.nodes.values
         return (
-            constants.tensor(nodes, device, dtype),
+            constants.tensor(nodes, device, self._width(device, dtype)),
             constants.tensor(self.weights, device, dtype),
             None if self.left is None else constants.tensor(self.left, device, dtype),
             self.is_counting,
@@ -245,7 +246,14 @@ class Quadrature:
             None if self.lines is None else tuple(line.pieces(device, dtype) for line in self.lines),
         )
 
+    def _width(self, device: torch.device, dtype: torch.dtype) -> torch.dtype:
+        """The dtype of the nodes: on a line far from zero, float32 could not tell them apart."""
+        nodes = self.nodes.values
+        far = nodes.shape[1] == 1 and np.abs(nodes).max() > FAR * np.ptp(nodes) > 0
+        return torch.float64 if far and device.type not in WITHOUT_DOUBLES else dtype
 
+
+FAR = 16.0  # lengths of an axis from zero; nearer than that float32 loses four bits of a node
 _grids = constants.Cache()
 _pieces = constants.Cache()
 CPU = torch.device("cpu")

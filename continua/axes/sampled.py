@@ -93,11 +93,19 @@ class Samples:
     order: ClassVar[float] = 2.0
 
     def on(
-        self, axis: Axis, stamps: Float[Tensor, "*b n"] | Float[Tensor, "*b n k"], observed: Tensor | None = None
+        self,
+        axis: Axis,
+        stamps: Float[Tensor, "*b n"] | Float[Tensor, "*b n k"],
+        observed: Tensor | None = None,
+        beyond: bool = False,
     ) -> Grid:
-        """Return the grid of ``stamps`` on ``axis``; differentiable in the stamps on 1-D axes."""
+        """Return the grid of ``stamps`` on ``axis``; differentiable in the stamps on 1-D axes.
+
+        Stamps outside a closed axis are refused, unless they may lie ``beyond`` its ends (questions about the future):
+        the domain then reaches as far as they do.
+        """
         nodes = stamps if axis.dim > 1 or (stamps.dim() > 1 and stamps.shape[-1] == 1) else stamps[..., None]
-        _check(axis, nodes)
+        _check(axis, nodes, observed, beyond)
         if isinstance(axis, Points):
             grid = Grid(nodes, torch.ones_like(nodes[..., 0]), is_counting=True, is_uniform=True, is_unit=True)
             return grid if observed is None else grid.only(observed)
@@ -108,7 +116,7 @@ class Samples:
         return Grid(nodes, weights, left, has_gaps=observed is not None)
 
 
-def _check(axis: Axis, nodes: Tensor) -> None:
+def _check(axis: Axis, nodes: Tensor, observed: Tensor | None, beyond: bool) -> None:
     if nodes.shape[-2] == 0:
         raise GridError("a sequence needs at least one stamp", got="an empty one", remedy="Drop empty sequences.")
     if nodes.shape[-1] != axis.dim:
@@ -117,6 +125,35 @@ def _check(axis: Axis, nodes: Tensor) -> None:
     if looking() and not bool(torch.isfinite(nodes).all()):
         remedy = "Mark missing points with observed=..., and give them any finite stamp."
         raise GridError("stamps must be finite", got="NaN or infinity", remedy=remedy)
+    if looking() and axis.dim == 1 and not beyond:
+        _check_inside(axis, nodes.detach()[..., 0], observed)
+
+
+def _check_inside(axis: Axis, t: Float[Tensor, "*b n"], observed: Bool[Tensor, "*b n"] | None) -> None:
+    """Refuse stamps outside a closed axis, and around a circle more than one turn: their cells would be negative."""
+    if isinstance(axis, Points):
+        return
+    lo, hi, period = _ends(axis)
+    low = t if observed is None else torch.where(observed, t, torch.inf)
+    high = t if observed is None else torch.where(observed, t, -torch.inf)
+    first = low.amin(-1)
+    last = high.amax(-1)
+    ends = [abs(end) for end in (lo, hi, period) if end is not None]
+    hair = 4 * torch.finfo(t.dtype).eps * max(ends, default=0.0)  # a stamp and an end may be rounded differently
+    if period is not None and bool((last - first > period + hair).any()):
+        got = f"stamps that span {float((last - first).max()):g}"
+        remedy = f"Take them modulo {period:g}, or use Times()."
+        raise GridError(f"a circle of length {period:g} is walked around once", got=got, remedy=remedy)
+    if lo is not None and bool((first < lo - hair).any()):
+        raise _outside(axis, first.min())
+    if hi is not None and bool((last > hi + hair).any()):
+        raise _outside(axis, last.max())
+
+
+def _outside(axis: Axis, worst: Tensor) -> GridError:
+    digits = 7 if worst.dtype == torch.float32 else 15
+    remedy = "Widen the axis, rescale the stamps, or mark what is outside as absent with observed=…."
+    return GridError(f"stamps must lie in the domain {axis}", got=f"{worst.item():.{digits}g}", remedy=remedy)
 
 
 def _half_gaps(axis: Axis, t: Float[Tensor, "*b n"], present: Bool[Tensor, "*b n"]) -> tuple[Tensor, Tensor]:
@@ -132,11 +169,11 @@ def _half_gaps(axis: Axis, t: Float[Tensor, "*b n"], present: Bool[Tensor, "*b n
     after_value = ordered.gather(-1, after.clamp_max(t.shape[-1] - 1))
     if period is not None:
         last, start = ordered.gather(-1, (count - 1).clamp_min(0)), ordered[..., :1]
-        gap_left = torch.where(first > 0, t - before_value, t - last + period) / 2
-        gap_right = torch.where(after < count, after_value - t, start - t + period) / 2
+        gap_left = torch.where(first > 0, t - before_value, (t - last + period).clamp_min(0)) / 2
+        gap_right = torch.where(after < count, after_value - t, (start - t + period).clamp_min(0)) / 2
     else:
-        gap_left = torch.where(first > 0, (t - before_value) / 2, 0.0 * t if lo is None else t - lo)
-        gap_right = torch.where(after < count, (after_value - t) / 2, 0.0 * t if hi is None else hi - t)
+        gap_left = torch.where(first > 0, (t - before_value) / 2, 0.0 * t if lo is None else (t - lo).clamp_min(0))
+        gap_right = torch.where(after < count, (after_value - t) / 2, 0.0 * t if hi is None else (hi - t).clamp_min(0))
     share = torch.where(present, 1.0 / (after - first).clamp_min(1).to(t.dtype), 0.0)
     density = _density(axis)
     weights = (gap_left + gap_right) * share * density

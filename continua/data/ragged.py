@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from continua.axes import as_stamps
 from continua.errors import GridError, ShapeError
 from continua.typing import Tensor
 
@@ -160,11 +161,8 @@ def _stamps(times: Any, values: Sequence[Array]) -> list[Array]:
 
 def _floats(stamps: Any) -> Array:
     """Stamps as numbers; dates count seconds."""
-    found = np.asarray(stamps)
-    if np.issubdtype(found.dtype, np.datetime64):
-        missing = np.isnat(found)
-        return np.where(missing, np.nan, found.astype("datetime64[us]").astype(np.int64) * 1e-6)
-    return np.asarray(found, dtype=np.float64)
+    made: Array = as_stamps(stamps).detach().cpu().double().numpy()
+    return made
 
 
 def _clean(t: Array, v: Array, i: int) -> tuple[Array, Array, int]:

@@ -2,16 +2,27 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from continua.axes import Axis, Grid, Points, Samples, counting
+from continua.axes import Axis, Grid, Points, Samples, as_stamps, counting, exact
+from continua.axes.grid import check_measure
 from continua.checks import looking
 from continua.constants import at_least_single
 from continua.errors import GridError, MaskError, ShapeError
 from continua.typing import Callable, Tensor
+
+
+@runtime_checkable
+class Array(Protocol):
+    """What knows how to become an array of numpy: its own, and the series and indices of pandas."""
+
+    def __array__(self) -> Any:
+        """The array."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -20,11 +31,12 @@ class Batch:
 
     ``values`` are token numbers [b, t], observations [b, t, channels], or a function of the nodes that returns those;
     a question (``Queries``) has times and no values.
-    ``times`` are stamps [t] or [b, t] (or points [.., t, k]); without them tokens are counted, or laid on the grid of
-    ``at(t=…)``. ``observed`` marks what is present. ``grid`` gives nodes and weights outright. ``pairs`` restricts or
-    biases attention (see ``Context``). ``types`` are token types; ``source`` is what an encoder reads. ``asked`` are
-    the points [n, k] or [b, n, k] (or their grid) at which answers are wanted, where these are not the tokens' own.
-    ``laid`` says that ``model.laid`` made it: values are those of tokens.
+    ``times`` are stamps [t] or [b, t] (or points [.., t, k]): a tensor, an array or a list of numbers or dates (these
+    count seconds since 1970 UTC, see ``as_stamps``); they are never rounded to the model's dtype. Without them tokens
+    are counted, or laid on the grid of ``at(t=…)``. ``observed`` marks what is present. ``grid`` gives nodes and
+    weights outright. ``pairs`` restricts or biases attention (see ``Context``). ``types`` are token types; ``source``
+    is what an encoder reads. ``asked`` are the points [n, k] or [b, n, k] (or their grid) at which answers are wanted,
+    where these are not the tokens' own. ``laid`` says that ``model.laid`` made it: values are those of tokens.
     """
 
     values: Tensor | Callable[[Tensor], Tensor] | None = None
@@ -38,16 +50,29 @@ class Batch:
     asked: Tensor | Grid | None = None
     laid: bool = False
 
+    def __post_init__(self) -> None:
+        if _is_listed(self.times):
+            object.__setattr__(self, "times", as_stamps(self.times))
+        if _is_listed(self.asked):
+            object.__setattr__(self, "asked", as_stamps(self.asked))
+        if _is_listed(self.observed):
+            object.__setattr__(self, "observed", torch.from_numpy(np.array(self.observed)))
+
     @classmethod
     def of(cls, batch: "Batch | Tensor") -> "Batch":
         """A bare tensor is a batch of values."""
         return batch if isinstance(batch, Batch) else cls(batch)
 
 
+def _is_listed(given: Any) -> bool:
+    return not isinstance(given, Tensor) and isinstance(given, list | Array)
+
+
 def place(batch: Batch, axis: Axis, named: Grid | None, like: Tensor) -> tuple[Batch, Grid]:
     """Return the batch with its values evaluated, and the token grid they live on.
 
-    Stamps are kept in float32 at least: half precision cannot count beyond a few hundred.
+    Weights are kept in float32 at least: half precision cannot count beyond a few hundred. Stamps along a line keep
+    the precision in which they were given.
     """
     like = like.new_empty((), dtype=at_least_single(like.dtype))
     grid = _grid(batch, axis, named, like)
@@ -60,6 +85,8 @@ def place(batch: Batch, axis: Axis, named: Grid | None, like: Tensor) -> tuple[B
                 "a function needs nodes", got="no times and no rule", remedy="Give times, or at(t=Midpoint(n))."
             )
         values = values(grid.nodes)
+        if isinstance(values, Tensor) and values.dtype == grid.nodes.dtype:
+            values = values.to(like.dtype)
     if not isinstance(values, Tensor) or values.dim() not in (2, 3):
         shape = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise ShapeError("values need shape [b, t] or [b, t, channels]", got=shape, remedy="Add a batch dimension.")
@@ -136,16 +163,28 @@ def _grid(batch: Batch, axis: Axis, named: Grid | None, like: Tensor) -> Grid | 
     """The grid that the batch or the discretisation names; ``None``: count the tokens."""
     observed = None if batch.observed is None else _flags(batch.observed)
     if batch.grid is not None:
+        if not batch.laid:
+            check_measure(batch.grid)
         grid = batch.grid.to(like)
         return grid if observed is None else grid.only(observed)
     if batch.times is not None:
-        return Samples().on(axis, _points(batch, axis, observed).to(like), observed)
+        points = _points(batch, axis, observed)
+        points = exact(points, like) if axis.dim == 1 else points.to(like)
+        beyond = batch.values is None  # questions may be about the future
+        return _in_range(Samples().on(axis, points, observed, beyond).to(like))
     if named is not None:
         return named if observed is None else named.only(observed)
     if isinstance(axis, Points):
         return None
     remedy = "Pass Batch(values, times=…), or name a rule: model.at(t=Midpoint(n))."
     raise GridError("tokens on a continuous axis need stamps", got="none", remedy=remedy)
+
+
+def _in_range(grid: Grid) -> Grid:
+    if looking() and not bool(torch.isfinite(grid.weights.detach().sum())):
+        remedy = "Count time in a longer unit: times / 1e9."
+        raise GridError(f"gaps between stamps must fit {grid.weights.dtype}", got="longer ones", remedy=remedy)
+    return grid
 
 
 def _flattened(batch: Batch) -> tuple[list[Any], Any]:

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from continua.axes import Axis, Circle, Grid, Grids, Rule, Samples, factor_rules, factors, grid_on
+from continua.axes import Axis, Circle, Grid, Grids, Rule, Samples, exact, factor_rules, factors, grid_on
+from continua.axes.grid import check_measure
 from continua.checks import looking
 from continua.config import register
 from continua.errors import ConfigError, GridError, ShapeError
@@ -110,10 +111,13 @@ class Latent(Embedding):
     def _seen(self, batch: Batch, values: Tensor) -> Grid | None:
         """Where the observations were made; None where nothing is said: on the latent grid."""
         grid = batch.grid
+        if grid is not None:
+            check_measure(grid)
         if grid is None and batch.times is not None:
             stamps = batch.times if self.axis.dim > 1 or batch.times.shape[-1] == 1 else batch.times[..., None]
             inside(self.axis, stamps)
-            grid = Samples().on(self.axis, stamps.to(values), batch.observed)
+            stamps = exact(stamps, values) if self.axis.dim == 1 else stamps.to(values)
+            grid = Samples().on(self.axis, stamps, batch.observed).to(values)
         elif grid is not None and batch.observed is not None:
             grid = grid.only(batch.observed)
         count = self.rule.n if grid is None else grid.count

@@ -173,7 +173,7 @@ class Transformer(ModelBase):
         asked = batch.asked
         if isinstance(asked, Tensor):  # answers elsewhere: points without a measure
             asked = Grid(asked, torch.ones_like(asked[..., 0]))
-        asked = None if asked is None else asked.to(t.nodes)
+        asked = None if asked is None else asked.to(t.weights)
         widths = structure.grids
         return batch, Grids(d=widths.d, h=widths.h, e=widths.e, m=widths.m, t=t, z=structure.behind, asked=asked)
 

@@ -87,7 +87,7 @@ def fit(t: Grid, radius: float, degree: int) -> Float[Tensor, "*b t j s"]:
         got = f"{t.nodes.shape[-1]}-dimensional points"
         remedy = "Use attention with a window there."
         raise GridError("this convolution is along time", got=got, remedy=remedy)
-    u = (t.nodes.mT - t.nodes) / radius  # [*b, t, s]
+    u = ((t.nodes.mT - t.nodes) / radius).to(t.weights)  # [*b, t, s]
     window = (-0.5 * u * u).exp() * t.weights[..., None, :]
     mass = window.sum(-1, keepdim=True)
     empty = mass <= torch.finfo(u.dtype).tiny  # around an absent point far from all others: its fit is zero

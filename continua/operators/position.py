@@ -86,7 +86,7 @@ class Rotary(Position):
         angle = torch.cat([angle, angle], -1)
         if angle.dim() == 3:
             angle = angle[:, None]
-        return angle.cos(), angle.sin()
+        return angle.cos().to(args), angle.sin().to(args)
 
     def turn(self, x: Float[Tensor, "b h n e"], where: Any) -> Float[Tensor, "b h n e"]:
         """x cos + (−x₂, x₁) sin."""
@@ -117,7 +117,7 @@ class ALiBi(Position):
         self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"], args: Any
     ) -> Float[Tensor, "*bh t s"] | None:
         """−slope·|t − s|."""
-        return -args.to(s)[:, None, None] * (t - s.mT).abs()[..., None, :, :]
+        return -args[:, None, None] * (t - s.mT).abs().to(args)[..., None, :, :]
 
 
 @register
@@ -181,12 +181,13 @@ class WaveBias(Position):
         self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"], args: Any
     ) -> Float[Tensor, "*bh t s"] | None:
         """By angle sums: features of t, mixed by the amplitudes of each head, times features of s."""
-        cosine, sine = (part[:, None, :] for part in args.to(t).mT.chunk(2, -1))  # [h, 1, w]
+        args = args.to(constants.at_least_single(args.dtype))
+        cosine, sine = (part[:, None, :] for part in args.mT.chunk(2, -1))  # [h, 1, w]
         at_t, at_s = self.waves.angles(t), self.waves.angles(s)
         at_t, at_s = at_t[..., None, :, :], at_s[..., None, :, :]  # [*b, 1, t, w]
-        cos_t, sin_t = at_t.cos(), at_t.sin()
+        cos_t, sin_t = at_t.cos().to(args), at_t.sin().to(args)
         left = torch.cat([cosine * cos_t + sine * sin_t, cosine * sin_t - sine * cos_t], -1)
-        return left @ torch.cat([at_s.cos(), at_s.sin()], -1).mT
+        return left @ torch.cat([at_s.cos(), at_s.sin()], -1).to(args).mT
 
 
 class Encoding(nn.Module):

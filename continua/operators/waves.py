@@ -94,8 +94,8 @@ class Waves:
         angles = self.angles(grid.nodes)
         weights = self.exact_weights(grid) if exact and not grid.is_uniform else grid.weights
         share = (weights / weights.sum(-1, keepdim=True))[..., None]
-        cos, sin = angles.cos(), angles.sin()
-        doubled = constants.numbers(self.doubled(), angles.device, angles.dtype)
+        cos, sin = angles.cos().to(share), angles.sin().to(share)
+        doubled = constants.numbers(self.doubled(), share.device, share.dtype)
         there = (torch.cat([cos, -sin], -1) * share).mT
         return ByMatrix(), (there, torch.cat([doubled * cos, -doubled * sin], -1))
 

@@ -78,9 +78,9 @@ def question(scale: Scale, history: Ragged, times: Tensor) -> Batch:
     guess, age = _guesses(scale, history, times)
     parts = [guess, age, *scale.waves(times + history.start[:, None])]
     told = scale.told(history)
-    stamps = ((history.times - end) / scale.unit).float()
+    stamps = (history.times - end) / scale.unit
     source = Batch(told.values, times=stamps, observed=told.observed)
-    return Batch(torch.cat(parts, -1), times=((times - end) / scale.unit).float(), source=source)
+    return Batch(torch.cat(parts, -1), times=(times - end) / scale.unit, source=source)
 
 
 def question_features(scale: Scale) -> int:

@@ -84,8 +84,7 @@ class Scale:
         if self.channels > 1:
             parts += [seen.float(), _ages(series.times, seen, self.unit)]
         parts += self.waves(series.times + series.start[:, None])
-        stamps = (series.times / self.unit).float()
-        return Batch(torch.cat(parts, -1), times=stamps, observed=series.present)
+        return Batch(torch.cat(parts, -1), times=series.times / self.unit, observed=series.present)
 
 
 def _moments(values: Tensor) -> tuple[float, float]:

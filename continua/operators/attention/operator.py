@@ -194,8 +194,9 @@ class Attention(Operator):
             pairs=pairs,
             itself=not self.cross,
         )
-        queries = self.position.where(t.nodes, scores.position)  # new keys of self-attention sit there too
-        keys = self.position.where(source.nodes, scores.position) if self.cross else None
+        origin = _origin(source) if self.position.turns else None
+        queries = self.position.where(_since(origin, t), scores.position)  # new keys of self-attention sit there too
+        keys = self.position.where(_since(origin, source), scores.position) if self.cross else None
         scores = replace(scores, queries=queries, keys=keys)
         check_pairs(t, source, scores.pairs)
         if made.unsure and made.quick is None and looking() and not (cache and pairs is None):
@@ -275,6 +276,22 @@ class Attention(Operator):
             return values
         per_group = (self.axes.h.n or 1) // self.groups  # type: ignore[union-attr]
         return values.index_select(place, grids.h.nodes[:, 0].long() // per_group)
+
+
+def _origin(s: Grid) -> Tensor | None:
+    """What queries and keys are turned from: their first stamp, since a turn tells nothing but differences.
+
+    Angles of Unix time would lose in their product what float64 stamps have to tell. Counted tokens count from zero.
+    """
+    if s.is_counting or s.nodes.shape[-1] != 1:
+        return None
+    there = torch.where(s.observed[..., None], s.nodes, torch.inf) if s.has_gaps else s.nodes
+    first = there.detach().amin(-2, keepdim=True)
+    return torch.where(first.isfinite(), first, 0.0) if s.has_gaps else first
+
+
+def _since(origin: Tensor | None, grid: Grid) -> Tensor:
+    return grid.nodes if origin is None else grid.nodes - origin
 
 
 def _grouped(weights: Parametrisation, groups: int | None) -> Parametrisation:

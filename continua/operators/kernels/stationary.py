@@ -40,8 +40,8 @@ class Gaussian(Position):
         self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"], args: Any
     ) -> Float[Tensor, "*bh t s"] | None:
         """−½ (distance/ℓ)², in any dimension."""
-        square = sum((t[..., i : i + 1] - s[..., i : i + 1].mT).square() for i in range(t.shape[-1]))
-        return -0.5 * torch.as_tensor(square)[..., None, :, :] / args.to(s).square()[:, None, None]
+        square = sum((t[..., i : i + 1] - s[..., i : i + 1].mT).to(args).square() for i in range(t.shape[-1]))
+        return -0.5 * torch.as_tensor(square)[..., None, :, :] / args.square()[:, None, None]
 
 
 @register
