@@ -15,6 +15,7 @@ from continua.compiling import compiled_with_constants
 from continua.errors import ConfigError, GridError, MaskError, ShapeError, SolveError
 from continua.flow import Fixed
 from continua.models.batch import Batch, place
+from continua.models.finite import check_logits
 from continua.models.model import Pass, constant_weight
 from continua.models.sampling import Greedy, Sampling
 from continua.operators import Attention, Cache, Context
@@ -133,6 +134,8 @@ def _tokens(
     done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     logits = writer.read(batch)
     for i in range(tokens):
+        if writer.model.execution.check:
+            check_logits(logits, i)
         token = sampling.choose(logits, seen, generator)
         if end.stop:
             token = torch.where(done, end.filler, token)

@@ -37,6 +37,7 @@ from continua.models.base import ModelBase
 from continua.models.batch import Batch, place
 from continua.models.build import continuous_parts
 from continua.models.embed import Embedding
+from continua.models.finite import ScoreWeights
 from continua.models.model import Execution, Pass, Reads
 from continua.models.structure import (
     Numbers,
@@ -85,6 +86,7 @@ class Transformer(ModelBase):
         self.execution = Execution()
         self.native = native.over(native, axes)
         self._structures = constants.Cache(64)
+        self._score_weights = ScoreWeights()
 
     # --- one forward: prepare → bind → solve → answer -----------------------------------------------------------------
 
@@ -94,6 +96,8 @@ class Transformer(ModelBase):
         ``told`` is for instruments: what a pass is told beside the batch, and what it leaves.
         """
         if self.execution.check or torch.compiler.is_compiling():
+            if told is None or told.reads is None:  # weights that were read before were looked at then
+                self.look_for_nan()
             return self._pass(batch, at, told)
         with without_looking():
             return self._pass(batch, at, told)
@@ -320,8 +324,14 @@ class Transformer(ModelBase):
         asked = batch.asked if grids.asked is None else grids.asked
         return replace(batch, grid=grids.tokens, times=None, observed=None, asked=asked, laid=True)
 
+    def look_for_nan(self) -> None:
+        """Refuse weights of scores that are no numbers: fused attention would hide them. Once for each version."""
+        if self.execution.check and looking():
+            self._score_weights.look(self.block)
+
     def read(self, at: Discretisation | None = None) -> Reads:
         """Read all weights on one discretisation, to be kept while they do not change."""
+        self.look_for_nan()
         structure = self.structure(at)
         grids = structure.grids.with_depths(structure.behind)
         parts = zip(self.block, structure.depths, strict=True)
