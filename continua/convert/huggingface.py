@@ -13,7 +13,7 @@ from continua.convert.architecture import Architecture, Settings
 from continua.convert.bert import BERT
 from continua.convert.gpt2 import GPT2
 from continua.convert.llama import LLAMA
-from continua.convert.names import NameMap
+from continua.convert.names import NameMap, widest
 from continua.convert.t5 import T5
 from continua.convert.vit import VIT
 from continua.errors import CheckpointError, ContinuaError, nearest
@@ -25,11 +25,13 @@ ARCHITECTURES: dict[str, Architecture] = {each.kind: each for each in (GPT2, BER
 def from_hf(path: str | Path, dtype: torch.dtype | None = None) -> Any:
     """Return the model of a Hugging Face folder (``config.json`` and ``model.safetensors``), equal to round-off.
 
-    Nothing is downloaded and no pickle is opened. ``dtype`` converts the weights.
+    Nothing is downloaded and no pickle is opened. All weights get ``dtype``, or the one dtype that holds all of the
+    file's exactly (bfloat16 beside float32 is float32). Tensors of another shape than the architecture's, and
+    quantised ones (whole numbers, booleans, float8), are refused.
     """
     stored, model, names = _read(Path(path))
     state = names.load(stored, model.state_dict())
-    wanted = dtype or next(iter(state.values())).dtype
+    wanted = widest(state.values()) if dtype is None else dtype
     model.load_state_dict({name: tensor.to(wanted) for name, tensor in state.items()}, assign=True)
     return model
 

@@ -4,6 +4,7 @@ An ``Entry`` names one of our tensors, the tensor(s) in the file, and how the on
 name stands for the layer number: all layers together are one tensor of ours.
 """
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -43,6 +44,12 @@ class Layout:
         matrix = ours.flatten(self.rows).flatten(0, self.rows - 1)
         matrix = matrix.mT if self.transpose else matrix
         return matrix.reshape(self.shape) if self.shape else matrix
+
+    def whole(self, shape: torch.Size, flat: bool) -> list[int]:
+        """The shape of the file's tensor, of which ours [shape] is one of the parts."""
+        found = list(self.give(torch.empty(shape, device="meta"), flat).shape)
+        found[-1 if self.transpose else 0] *= self.part[1]
+        return found
 
     def join(self, pieces: list[Tensor]) -> Tensor:
         """Put the pieces of one tensor of the file together."""
@@ -141,7 +148,20 @@ def _require(names: Iterable[str], plain: Mapping[str, Tensor]) -> None:
 
 
 def _taken(entry: Entry, name: str, stored: Tensor, shape: torch.Size) -> Tensor:
-    if stored.numel() != shape.numel() * entry.layout.part[1]:
+    """Ours from the file's, whose shape and dtype must be those that ``store`` would write."""
+    wanted = entry.layout.whole(shape, entry.flat)
+    got = list(stored.shape)
+    if got != wanted:
         remedy = "config.json and the weights do not belong together."
-        raise CheckpointError(f"{name} does not fit {entry.ours} {list(shape)}", got=list(stored.shape), remedy=remedy)
+        if got == wanted[::-1]:
+            remedy = "It is transposed: write the folder with save_pretrained of its own architecture."
+        raise CheckpointError(f"{name} needs shape {wanted} for {entry.ours}", got=got, remedy=remedy)
+    if not stored.is_floating_point() or stored.dtype.itemsize < 2:
+        remedy = "Dequantise the weights, and write them as float16, bfloat16 or float32."
+        raise CheckpointError(f"{name} must hold real numbers", got=stored.dtype, remedy=remedy)
     return entry.layout.take(stored, shape)
+
+
+def widest(tensors: Iterable[Tensor]) -> torch.dtype:
+    """The one dtype that holds all of these exactly: bfloat16 beside float16 or float32 is float32."""
+    return functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
