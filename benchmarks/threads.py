@@ -23,10 +23,10 @@ from rich.table import Table
 from continua.devices import cores, default_threads
 from continua.models import zoo
 
-ROUNDS = 7
+ROUNDS = 5
 MODELS = {"small (d=64)": (64, 4), "demo (d=128)": (128, 4), "d=256": (256, 6)}
 TOKENS = 64
-BATCH = 16
+BATCH = 8
 LOSES_AT_MOST = 2.0  # beside busy neighbours, the default against one thread
 
 
@@ -61,7 +61,7 @@ def measure(name: str, width: int, depth: int, counts: list[int]) -> list[Row]:
     rows = []
     for surroundings, count in (("alone", 0), ("busy machine", cores())):
         with neighbours(count):
-            seconds = interleaved(cases, ROUNDS, warmup=2)
+            seconds = interleaved(cases, ROUNDS, warmup=1)
         rows.append(row(f"{name}, {surroundings}: one thread", estimate(seconds["1"]), unit="s"))
         for n in counts[1:]:
             found = ratio(seconds[str(n)], seconds["1"])

@@ -21,3 +21,8 @@ def save(plt: Any, figure: Any, path: str | Path) -> Path:
     figure.savefig(path, dpi=140)
     plt.close(figure)
     return path
+
+
+def whole_numbers(panel: Any) -> None:
+    """Ticks of the horizontal axis at whole numbers only: there is no layer 0.5."""
+    panel.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)

@@ -18,7 +18,7 @@ from continua.lab.canvas import densities
 from continua.lab.canvas import pictures as drawn
 from continua.lab.canvas.canvas import COLOURS, Camera, crowded, in_space, shown, tints
 from continua.lab.canvas.films import film
-from continua.lab.figure import pyplot
+from continua.lab.figure import pyplot, whole_numbers
 from continua.lab.theory.meanfield_sphere import SphereField
 from tests.refusals import refused
 
@@ -274,6 +274,24 @@ def test_real_groups_are_a_scale() -> None:
     assert sum(scale[0][:3]) < sum(scale[-1][:3]), "from dark to light"
 
 
+@pytest.mark.finding("N10")
+def test_a_few_dots_keep_the_colour_of_their_cluster(tmp_path) -> None:
+    """Six clusters on a ball, one of few tokens: by area alone its colour would be lost."""
+    places = torch.nn.functional.normalize(torch.randn(6, 3, generator=torch.Generator().manual_seed(1)), dim=-1)
+    labels = torch.tensor([0] * 60 + [1] * 60 + [2] * 60 + [3] * 4 + [4] * 2 + [5])
+    start = torch.nn.functional.normalize(
+        places[labels] + 0.6 * torch.randn(len(labels), 3, generator=torch.Generator().manual_seed(2)), dim=-1
+    )
+    share = torch.linspace(0, 1, 9)[:, None, None]
+    path = torch.nn.functional.normalize((1 - share) * start + share * places[labels], dim=-1).double()
+    found = Simulation(share[:, 0, 0].double(), path, None, SelfAttention(9.0))
+    with Image.open(drawn.plot_paths(found, tmp_path / "paths.png", labels)) as image:
+        pixels = numpy.asarray(image.convert("RGB")).astype(int)
+    for label, colour in enumerate(COLOURS[:6]):
+        near = numpy.abs(pixels - [round(255 * part) for part in to_rgb(colour)]).max(-1) < 40
+        assert near.sum() > 40, f"cluster {label} is not drawn in {colour}"
+
+
 # --- refusals -------------------------------------------------------------------------------------------------------
 
 
@@ -304,3 +322,17 @@ def test_pictures_refuse_with_a_remedy(tmp_path, circle) -> None:
         densities.plot_density(circle.times, torch.ones(7, 32, 1), tmp_path / "a.png")
     with refused(ShapeError, "[2, 3] for 3 rows and 2 columns", "Give values [rows, columns]"):
         drawn.plot_phase(torch.ones(2, 3), (1, 2), (2, 3, 4), tmp_path / "a.png")
+
+
+@pytest.mark.finding("N10")
+@pytest.mark.parametrize("layers", [2, 3, 12])
+def test_layers_are_whole_numbers(layers) -> None:
+    plt = pyplot()
+    _, panel = plt.subplots()
+    panel.plot(range(layers), range(layers))
+    whole_numbers(panel)
+    low, high = panel.get_xlim()
+    ticks = [tick for tick in panel.get_xticks() if low <= tick <= high]
+    assert ticks
+    assert all(tick == round(tick) for tick in ticks)
+    plt.close("all")

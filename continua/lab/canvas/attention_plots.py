@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from continua.errors import ShapeError
-from continua.lab.figure import pyplot, save
+from continua.lab.figure import pyplot, save, whole_numbers
 from continua.lab.probes.attention import AttentionMap, entropy
 from continua.lab.probes.patterns import MIXED, PATTERNS, Head
 from continua.typing import Float, Tensor
@@ -63,10 +63,11 @@ def plot_entropy(maps: Sequence[AttentionMap], path: str | Path) -> Path:
     panel.plot(z, values.mean(1), "k-", lw=2.4, label="mean over heads")
     panel.plot(z, most, "--", color="0.45", lw=1.4, label="uniform attention")
     lines = plt.cm.ScalarMappable(plt.Normalize(0, max(1, values.shape[1] - 1)), colours)
-    figure.colorbar(lines, ax=panel, label="head", pad=0.02)
+    figure.colorbar(lines, ax=panel, label="head", pad=0.02, ticks=plt.MaxNLocator(integer=True))
     panel.set(xlabel="depth z", ylabel="entropy  −∫ α log α dμ(s)   [nats]", title="How widely each head looks")
     panel.grid(alpha=0.3)
     panel.legend(fontsize=9, frameon=False)
+    whole_numbers(panel)
     return save(plt, figure, path)
 
 

@@ -23,6 +23,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6
 TURN = 2 * math.pi
 DRAWN = 600  # at most this many tokens are drawn one by one
 AROUND = 360  # places of the density drawn around the circle
+WRONG = 12  # of 255, by which a colour may be off before it is given one of its own
 SMOOTH = 0.07  # by how many radians it is smoothed
 CLOSE = 0.06  # tokens this close (as a chord) are drawn as one, as large as they are many
 
@@ -107,14 +108,41 @@ def halves_of_pi(panel: Any) -> None:
 
 
 def lighter(path: Path) -> Path:
-    """A picture in 256 colours, which show all there is to see in a third of the bytes."""
+    """A picture in 256 colours, which show all there is to see in a third of the bytes.
+
+    Half of them are chosen by area, the other half among what those show wrongly: by area alone, the few dots of a
+    cluster would be given the colour of another.
+    """
     from PIL import Image
 
-    if path.suffix == ".png":
-        with Image.open(path) as image:
-            small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-        small.save(path, optimize=True)
+    if path.suffix != ".png":
+        return path
+    with Image.open(path) as image:
+        full = image.convert("RGB")
+    pixels = numpy.asarray(full)
+    palette = _colours(full)
+    off = numpy.abs(pixels.astype(int) - palette[_nearest(pixels, palette)]).max(-1) > WRONG
+    if off.any():
+        palette = numpy.concatenate([palette, _colours(Image.fromarray(pixels[off][None]))])
+    small = Image.fromarray(_nearest(pixels, palette).astype(numpy.uint8), "P")
+    small.putpalette(palette.astype(numpy.uint8).tobytes())
+    small.save(path, optimize=True)
     return path
+
+
+def _colours(picture: Any) -> numpy.ndarray:
+    """At most 128 colours [k, 3] of a picture, by area."""
+    found = picture.quantize(128).getpalette()
+    return numpy.array(found[: 3 * 128], dtype=int).reshape(-1, 3)
+
+
+def _nearest(pixels: numpy.ndarray, palette: numpy.ndarray) -> numpy.ndarray:
+    """Which colour each pixel [height, width, 3] is shown in; the library's own choice is coarse."""
+    codes, inverse = numpy.unique(pixels.astype(int) @ [65536, 256, 1], return_inverse=True)
+    rows = numpy.stack([codes >> 16, (codes >> 8) & 255, codes & 255], -1)
+    far = numpy.square(rows).sum(-1)[:, None] - 2 * rows @ palette.T + numpy.square(palette).sum(-1)
+    chosen: numpy.ndarray = far.argmin(-1)[inverse].reshape(pixels.shape[:-1])
+    return chosen
 
 
 def paint_ball(panel: Any, camera: Camera) -> None:

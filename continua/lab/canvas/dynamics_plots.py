@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from continua.lab.figure import pyplot, save
+from continua.lab.figure import pyplot, save, whole_numbers
 from continua.lab.probes.dynamics import Dynamics
 from continua.lab.probes.iterate import Iteration, Substeps
 from continua.lab.probes.ladder import RUNGS, Ladder
@@ -79,6 +79,7 @@ def plot_energy(found: Dynamics, path: str | Path) -> Path:
     right.legend(frameon=False, fontsize=9)
     for panel in (left, right):
         panel.grid(alpha=0.25)
+        whole_numbers(panel)
     return save(plt, figure, path)
 
 
@@ -107,6 +108,7 @@ def plot_jumps(found: Dynamics, path: str | Path) -> Path:
     figure.colorbar(shown, ax=right, label="R² of that line", pad=0.02)
     for panel in (left, right):
         panel.grid(alpha=0.25)
+        whole_numbers(panel)
     return save(plt, figure, path)
 
 
@@ -154,11 +156,11 @@ def plot_spectra(heads: Sequence[HeadSpectra], path: str | Path) -> Path:
         below.set(xlabel=axis, ylim=(-1.08, 1.08), ylabel="sign of the symmetric part")
         below.set_title(meanings[column], fontsize=11)
         below.grid(alpha=0.25)
-        below.xaxis.get_major_locator().set_params(integer=True)
+        whole_numbers(below)
         if column:
             figure.colorbar(shown, ax=panels[1].tolist(), label="share of the symmetric part", pad=0.02)
     if max(layers) > 0:
-        figure.colorbar(colours, ax=panels[0].tolist(), label="layer", pad=0.02)
+        figure.colorbar(colours, ax=panels[0].tolist(), label="layer", pad=0.02, ticks=plt.MaxNLocator(integer=True))
     return save(plt, figure, path)
 
 
@@ -210,4 +212,5 @@ def plot_iteration(found: Iteration, parts: Sequence[Substeps], path: str | Path
     for panel in panels:
         panel.grid(alpha=0.25)
         panel.legend(frameon=False, fontsize=8)
+        whole_numbers(panel)
     return save(plt, figure, path)
