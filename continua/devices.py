@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-FEW = 2  # beside busy neighbours more threads wait for one another: benchmarks/threads.py
+FEW = 2  # small models gain nothing by more, and lose much where the machine is busy: benchmarks/threads.py
 
 
 def find_device(name: str = "auto") -> "torch.device":

@@ -1,5 +1,6 @@
 """The command line. Nothing heavy is imported before a command runs: ``continua --help`` answers at once."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -41,11 +42,16 @@ def top(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="The run folder; pictures go there too.")] = Path("runs/demo"),
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder; pictures go there too. By default runs/demo.")
+    ] = None,
     again: Annotated[str, typer.Option(help="Where a demo ran before: ask, resume or anew.")] = "ask",
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting of the recipe, for example --set steps=200.")
     ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A tiny model in half a minute, into runs/demo-quick: does all of it run?")
+    ] = False,
     *,
     device: Device = "auto",
     threads: Threads = None,
@@ -53,7 +59,7 @@ def demo(
     """Train one elastic text model, print and draw all its sizes, and let it write at two of them (four minutes)."""
     from continua.cli.demo import run
 
-    run(out, again, change or [], ready(device, threads))
+    run(out, again, change or [], quick, ready(device, threads))
 
 
 @app.command()
@@ -220,6 +226,7 @@ def predict(
 
 def main() -> None:
     """Run a command; whatever ends it is answered with one sentence instead of a traceback."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin stop one another: benchmarks/threads.py
     words = sys.argv[1:]
     debug = "--debug" in words
     try:

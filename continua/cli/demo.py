@@ -9,52 +9,68 @@ import torch
 import typer
 from rich.console import Console
 from rich.panel import Panel
+from rich.text import Text
 
+from continua.axes import at
 from continua.cli.again import code_of, goes_on
 from continua.cli.generate import Writing, written
-from continua.cli.pareto import FILE, measure, show
+from continua.cli.pareto import FILE, hint, measure, show
 from continua.lab.figure import pyplot, save
 from continua.recipes import parse, resume, start, tokens_of
 from continua.training import Fitted, Run
 
-STEPS = 800  # under four minutes on two cores
+FULL = {"steps": 800, "evaluate_every": 200}  # under four minutes on two cores
+QUICK = {"steps": 24, "evaluate_every": 12, "d": 32, "heads": 4, "depth": 2, "context": 32, "batch": 8}
+WINDOWS = 64  # of held-out text for each size
 PROMPT = "def "
 WRITING = Writing(tokens=160, temperature=0.7)
 
 
-def run(out: Path, again: str, changes: list[str], device: torch.device) -> None:
+def run(out: Path | None, again: str, changes: list[str], quick: bool, device: torch.device) -> None:
     """Train (or go on, or start anew), then the table, the pictures and the samples."""
     console = Console()
     began = time.perf_counter()
-    fitted = _trained(console, out, again, changes, device)
+    folder = out or Path("runs", "demo-quick" if quick else "demo")
+    if quick:
+        console.print(
+            "A quick check: a tiny model and few steps. Its text is noise; continua demo shows what is meant."
+        )
+    fitted = _trained(console, folder, again, {**(QUICK if quick else FULL), **parse(changes)}, device)
     code = code_of(console, fitted)
     if fitted.ended == "interrupted":
-        console.print("Stopped. Go on with: continua demo")
+        words = f"continua demo{' --quick' if quick else ''}{f' --out {folder}' if out else ''} --again resume"
+        console.print(f"Stopped. Go on with: {words}", markup=False, soft_wrap=True)
     if code:
         raise typer.Exit(code)
-    opened = Run.open(out)
+    opened = Run.open(folder)
     console.print("\nThe same checkpoint at other sizes: widths, heads and steps are chosen when it runs.")
-    found = measure(console, opened, None, 64, device)
-    show(console, found)
-    found.save(out / FILE)
-    pictures = [found.plot(out / "pareto.png"), loss_curve(opened.history(), out / "loss.png")]
     model = opened.model().to(device)
+    sizes = [model.native, at(**_half(model))] if quick else None
+    found = measure(console, opened, sizes, 4 if quick else WINDOWS, device)
+    show(console, found)
+    found.save(folder / FILE)
+    pictures = [found.plot(folder / "pareto.png"), loss_curve(opened.history(), folder / "loss.png")]
     tokens = tokens_of(opened)
+    for name, wish in (("full size", {}), ("half of everything", _half(model))):
+        text = tokens.decode(torch.tensor([*written(model, tokens, PROMPT, model.at(**wish), WRITING)]))
+        console.print(Panel(Text(text), title=f"written at {name}", expand=False), highlight=False)
+    for line in (
+        f"Pictures: {', '.join(map(str, pictures))}",
+        f"Go on: continua generate {folder} --at {hint(found)} --prompt 'class '",
+        f"  or:  continua inspect {folder}",
+        f"Done in {time.perf_counter() - began:.0f} s.",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _half(model: Any) -> dict[str, int]:
+    """Half the width, the heads and the steps."""
     native = model.native
-    half = {"d": max(1, native.d.n // 2), "h": max(1, native.h.n // 2), "z": max(1, native.z.steps // 2)}
-    for name, sizes in (("full size", {}), ("half of everything", half)):
-        text = tokens.decode(torch.tensor([*written(model, tokens, PROMPT, model.at(**sizes), WRITING)]))
-        console.print(Panel(text, title=f"written at {name}", expand=False), markup=False, highlight=False)
-    console.print(f"Pictures: {', '.join(map(str, pictures))}", markup=False)
-    console.print(
-        f"Go on: continua generate {out} --at latency=2ms --prompt 'class '   or   continua inspect {out}", markup=False
-    )
-    console.print(f"Done in {time.perf_counter() - began:.0f} s.")
+    return {"d": max(1, native.d.n // 2), "h": max(1, native.h.n // 2), "z": max(1, native.z.steps // 2)}
 
 
-def _trained(console: Console, out: Path, again: str, changes: list[str], device: torch.device) -> Fitted:
+def _trained(console: Console, out: Path, again: str, settings: dict[str, Any], device: torch.device) -> Fitted:
     """A run in ``out``: a new one, or the one that is there."""
-    settings = {"steps": STEPS, "evaluate_every": 200, **parse(changes)}
     goes = goes_on(console, out, again)
     if goes:
         return resume(out, device=str(device))

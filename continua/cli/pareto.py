@@ -14,13 +14,16 @@ from continua.cli.out import refuse_unwritable, writing
 from continua.cli.sizes import parse_at
 from continua.errors import ConfigError
 from continua.lab import Pareto, pareto
+from continua.lab.cost.pareto import typed_budget
 from continua.recipes.runs import bundle_of
 from continua.tasks import Functions, Text
 from continua.training import Run
 
-UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "s": 1.0, "ms": 1e-3, "us": 1e-6,
+FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "s": 1.0, "ms": 1e-3, "us": 1e-6,
          "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}  # fmt: skip
 FILE = "pareto.json"
+SLACK = 1.5  # times are not the same twice
+CAPTION = "best *: nothing quicker has a lower loss. MB: the weights of that size and what a pass needs beside them."
 WINDOWS = 16  # windows of held-out text for a quick look
 
 
@@ -75,9 +78,9 @@ def show(console: Console, found: Pareto) -> None:
     """The table: the native size first, then by time; what is on the front, and what was never trained."""
     native, *others = found.points
     front = found.front()
-    table = Table(title="one checkpoint, many sizes (one sample forward; * nothing measured beats it)")
-    for name in ("size", "held-out", "to native", "ms", "MFLOP", "MB", "", ""):
-        table.add_column(name, no_wrap=True, justify="left" if name in ("size", "") else "right")
+    table = Table(title="one checkpoint, many sizes (one sample forward)", caption=CAPTION)
+    for name in ("size", "held-out", "to native", "ms", "MFLOP", "MB", "best", "trained"):
+        table.add_column(name, no_wrap=True, justify="left" if name in ("size", "best", "trained") else "right")
     for point in [native, *sorted(others, key=lambda p: p.seconds)]:
         table.add_row(
             point.name,
@@ -87,7 +90,7 @@ def show(console: Console, found: Pareto) -> None:
             f"{point.flops / 1e6:.1f}",
             f"{point.bytes / 1e6:.2f}",
             "*" if point in front else "",
-            "untrained" if point.trained is False else "",
+            {True: "yes", False: "untrained", None: "?"}[point.trained],
         )
     console.print(table)
 
@@ -98,10 +101,10 @@ def sizes_for(console: Console, path: Path, wish: str, device: torch.device, tru
     A budget looks at what ``continua pareto`` measured; where it did not, that is done now.
     """
     items = [item.strip() for item in wish.split(",") if item.strip()]
-    budget = {item.partition("=")[0]: item.partition("=")[2] for item in items if not re.match(r"[a-z]=", item)}
-    if not budget:
+    limits = {item.partition("=")[0]: item.partition("=")[2] for item in items if not re.match(r"[a-z]=", item)}
+    if not limits:
         return parse_at(wish)
-    if len(budget) < len(items):
+    if len(limits) < len(items):
         raise ConfigError("--at takes sizes or a budget", got=wish, remedy="Write d=64,z=3 or latency=5ms.")
     opened = Run.open(path)
     kept = opened.folder / FILE
@@ -111,9 +114,16 @@ def sizes_for(console: Console, path: Path, wish: str, device: torch.device, tru
         found = measure(console, opened, None, WINDOWS, device, trust)
         with writing(kept):
             found.save(kept)
-    point = found.pick(**{name: _number(text) for name, text in budget.items()})
+    point = found.pick(**{name: _number(text) for name, text in limits.items()})
     console.print(f"{wish}: {point.name}, held-out loss {point.loss:.4f}, {1e3 * point.seconds:.2f} ms")
     return point.at
+
+
+def hint(found: Pareto) -> str:
+    """A latency that some size keeps on this machine and the native one does not, as it is typed after ``--at``."""
+    native = found.points[0]
+    quick = [point.seconds for point in found.front() if point.seconds < native.seconds / SLACK]
+    return typed_budget("latency", SLACK * min(quick, default=native.seconds))
 
 
 def _number(text: str) -> float:
@@ -123,6 +133,6 @@ def _number(text: str) -> float:
     (0.005, 20000000.0)
     """
     found = re.fullmatch(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([a-zA-Z]*)\s*", text)
-    if found is None or found[2] not in UNITS:
+    if found is None or found[2] not in FACTORS:
         raise ConfigError("a budget is a number with a unit", got=text, remedy="For example 5ms, 20M or 2MB.")
-    return float(found[1]) * UNITS[found[2]]
+    return float(found[1]) * FACTORS[found[2]]

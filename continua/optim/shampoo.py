@@ -20,9 +20,9 @@ from continua.typing import Tensor
 class Shampoo:
     """W ← W − lr (Σ GGᵀ)^(−¼) G (Σ GᵀG)^(−¼): full-matrix AdaGrad in Kronecker form (Gupta et al. 2018).
 
-    A tensor of more than two dimensions is reshaped to its matrices, ``[z][rows, columns]`` (see ``Unfolding``), and each
-    coefficient in z has factors of its own. The roots are taken anew at every step, which costs an SVD of each side.
-    It needs ``pip install 'continua-ml[optim]'``. What is no matrix is trained by ``others``.
+    A tensor of more than two dimensions is reshaped to its matrices, ``[z][rows, columns]`` (see ``Unfolding``), and
+    each coefficient in z has factors of its own. The roots are taken anew at every step, which costs an SVD of each
+    side. It needs ``pip install 'continua-ml[optim]'``. What is no matrix is trained by ``others``.
     """
 
     lr: NonNegative = 0.02

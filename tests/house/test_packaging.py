@@ -1,9 +1,14 @@
 """The package as it is built, installed and started."""
 
+import importlib.util
+import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -46,3 +51,46 @@ def test_every_hint_names_the_distribution_and_an_extra_that_exists():
     calls = re.compile(r"\binstall\('(\w+)'\)")
     extras = {name for path in (ROOT / "continua").rglob("*.py") for name in calls.findall(path.read_text("utf-8"))}
     assert {"space", "text", "series"} <= extras <= set(PROJECT["optional-dependencies"])
+
+
+def done(*words: object, cwd: Path) -> str:
+    """The output of a command that does not see this clone."""
+    surroundings = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "CONTINUA"))}
+    found = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, check=False, cwd=cwd, env=surroundings
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout
+
+
+def built(place: Path) -> Path:
+    """The wheel, by the hatchling that is here, or by one that pip fetches."""
+    here = importlib.util.find_spec("hatchling") is not None
+    alone = ["--no-build-isolation"] if here else []
+    done(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", *alone, "-w", place, ROOT, cwd=place)
+    (wheel,) = place.glob("*.whl")
+    return wheel
+
+
+@pytest.mark.slow(reason="builds the wheel, makes an environment and trains the quick demo in it: half a minute")
+@pytest.mark.finding("N2")
+def test_the_wheel_runs_in_an_environment_of_its_own(tmp_path):
+    wheel = built(tmp_path)
+    assert wheel.name == f"continua_ml-{ct.__version__}-py3-none-any.whl"
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "continua/py.typed" in names
+    assert not [name for name in names if name.startswith(("tests", "docs", "benchmarks"))]
+    venv.create(tmp_path / "env", with_pip=False, symlinks=True)
+    python = tmp_path / "env" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-index", "--no-deps"]
+    done(*pip, wheel, cwd=tmp_path)
+    # what the wheel depends on is lent by this environment, so that nothing is fetched
+    own = Path(done(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])", cwd=tmp_path).strip())
+    (own / "lent.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    assert done(python, "-c", "import continua; print(continua.__file__)", cwd=tmp_path).startswith(str(tmp_path))
+    said = done(tmp_path / "env" / "bin" / "continua", "demo", "--quick", cwd=tmp_path)
+    assert "one checkpoint, many sizes" in said
+    assert "Done in" in said
+    assert {"pareto.png", "loss.png", "run.json"} <= {
+        path.name for path in (tmp_path / "runs" / "demo-quick").iterdir()
+    }

@@ -10,10 +10,12 @@ from typer.testing import CliRunner, Result
 
 from continua.axes import at
 from continua.cli import app
+from continua.cli.pareto import hint
 from continua.errors import ConfigError
 from continua.flow import Fixed
 from continua.lab import Pareto, Point, pareto, predict, size_grid
 from continua.lab.cost.memory import peak_bytes
+from continua.lab.cost.pareto import typed_budget
 from continua.lab.cost.tolerance import depth_front, plot_depth
 from continua.models import zoo
 from continua.models.elastic import elastic
@@ -53,6 +55,30 @@ def test_every_size_is_measured_as_the_view_of_it() -> None:
     assert model.training
 
 
+@pytest.mark.finding("N10")
+def test_smaller_sizes_need_less_memory() -> None:
+    """With the weights of its own size counted; a view that reads them anew would seem to need more."""
+    model, task = small_model()
+    found = pareto(model, task, [at(d=16, h=4, z=2), at(d=8), at(h=2), at(d=8, h=2, z=1), at(d=32)], rounds=1)
+    native, half_width, half_heads, half, twice = (point.bytes for point in found.points)
+    assert half < half_width < native < twice
+    assert half < half_heads < native
+    weights = sum(p.nbytes for p in model.parameters())
+    assert weights / 2 < native < 4 * weights
+
+
+@pytest.mark.finding("N4")
+def test_a_budget_that_nothing_fits_keeps_its_unit() -> None:
+    found = points((1.0, 0.003456, 20_000_000), (2.0, 0.0021, 5_000_000))
+    with refused(ConfigError, "got latency=2ms", "The least that was measured: latency=2.1ms."):
+        found.pick(latency=0.002)
+    with refused(ConfigError, "got latency=2ms, flops=1M", "latency=2.1ms, flops=5M."):
+        found.pick(latency=0.002, flops=1e6)
+    assert typed_budget("latency", 0.003456) == "latency=3.46ms"
+    assert typed_budget("latency", 2.5e-7) == "latency=0.25us"
+    assert typed_budget("memory", 12) == "memory=12B"
+
+
 @pytest.mark.spec("B1")
 def test_peak_bytes_are_those_of_the_tensors_alive_at_once() -> None:
     def work() -> None:
@@ -82,7 +108,7 @@ def test_a_budget_picks_the_best_size_within_it() -> None:
     assert found.pick(latency=10).sizes == {"d": 8}
     assert found.pick(latency=2.0).sizes == {"d": 9}
     assert found.pick(latency=10, flops=15).sizes == {"d": 10}
-    with refused(ConfigError, "got latency=0.5", "latency=1"):
+    with refused(ConfigError, "got latency=500ms", "latency=1s"):
         found.pick(latency=0.5)
     with refused(ConfigError, "got speed", "latency"):
         found.pick(speed=1)
@@ -185,3 +211,31 @@ def test_the_demo_trains_shows_writes_and_goes_on_or_starts_anew(tmp_path) -> No
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 3
     wrong = said("demo", "--out", out, "--again", "maybe")
     assert "ask, resume or anew" in str(wrong.exception)
+
+
+@pytest.mark.finding("N10")
+def test_every_column_of_the_table_has_a_heading(run) -> None:
+    done = said("pareto", run, "--windows", 1, "--size", "d=8", "--out", run / "headings.png")
+    assert done.exit_code == 0, done.output
+    (heads,) = (line for line in done.output.splitlines() if "held-out" in line)
+    assert all(word.strip() for word in re.split("[┃│|]", heads.strip())[1:-1])
+    assert "MB: the weights of that size" in " ".join(done.output.split())
+
+
+@pytest.mark.finding("N4")
+def test_the_hint_at_the_end_fits_this_machine(tmp_path) -> None:
+    (tmp_path / "text.txt").write_text(tiny_text() + "def class", encoding="utf-8")
+    out = tmp_path / "demo"
+    done = said("demo", "--quick", "--out", out, *changes(), "--set", f"text='{tmp_path / 'text.txt'}'")
+    assert done.exit_code == 0, done.output
+    (line,) = (line for line in done.output.splitlines() if line.startswith("Go on: continua generate "))
+    wish = re.search(r"--at (latency=[0-9.]+[mu]?s)", line)
+    assert wish, line
+    written = said("generate", out, "--at", wish[1], "--prompt", "class ", "--tokens", 3)
+    assert written.exit_code == 0, written.output
+
+
+@pytest.mark.parametrize(("seconds", "wish"), [((4e-3, 1e-3, 2e-3), "latency=1.5ms"), ((1e-3, 9e-4), "latency=1.5ms")])
+def test_hints_are_kept_by_a_size_that_is_quicker(seconds, wish) -> None:
+    found = points(*((1.0 + i, took, 1) for i, took in enumerate(seconds)))
+    assert hint(found) == wish

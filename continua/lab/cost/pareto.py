@@ -1,6 +1,7 @@
 """One checkpoint at many sizes: loss, time, FLOPs and memory of each, and the front of those that nothing beats."""
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -17,18 +18,26 @@ from continua.lab.cost.complexity import predict
 from continua.lab.cost.memory import peak_bytes
 from continua.lab.figure import pyplot, save
 from continua.lab.progress import ReportCount
-from continua.models import View
+from continua.models import FrozenView, View
 from continua.tasks import Example, Task
+from continua.tree import tensors
 
 EQUAL = 1e-6  # losses this close, in relative terms, are one: twice the width gives the native answers to round-off
 CLOSE = 1.4  # ratio of costs whose names would touch
 NEAR = 0.06  # of the range of losses: the same
 BUDGETS = {"latency": "seconds", "flops": "flops", "memory": "bytes"}
+UNITS = {
+    "latency": {"s": 1.0, "ms": 1e-3, "us": 1e-6},
+    "flops": {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "": 1.0},
+    "memory": {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0},
+}
 
 
 @dataclass(frozen=True)
 class Point:
-    """One size: the held-out loss, and seconds, FLOPs and peak bytes of one sample going forward.
+    """One size: the held-out loss, and seconds, FLOPs and bytes of one sample going forward.
+
+    ``bytes`` are those of the weights that this size reads and the most that are alive beside them during a pass.
 
     ``trained`` is False for sizes that training never drew, None where that is not known.
     """
@@ -73,8 +82,8 @@ class Pareto:
                 raise ConfigError("a budget is a limit for one sample", got=name, remedy=remedy)
         fits = [p for p in self.points if all(getattr(p, BUDGETS[k]) <= limit for k, limit in budget.items())]
         if not fits:
-            least = ", ".join(f"{k}={min(getattr(p, BUDGETS[k]) for p in self.points):.4g}" for k in budget)
-            asked = ", ".join(f"{k}={v:.4g}" for k, v in budget.items())
+            least = ", ".join(typed_budget(k, min(getattr(p, BUDGETS[k]) for p in self.points)) for k in budget)
+            asked = ", ".join(typed_budget(k, v) for k, v in budget.items())
             raise ConfigError("no measured size fits", got=asked, remedy=f"The least that was measured: {least}.")
         return min(fits, key=lambda p: p.loss)
 
@@ -200,22 +209,43 @@ def pareto(
     done = 0
     model.eval()
     views = [model.at(wish) for wish in asked]
-    seconds = _interleaved([view.held() for view in views], sample, rounds)
+    frozen = [view.held() for view in views]
+    seconds = _interleaved(frozen, sample, rounds)
     points = []
-    for view, took in zip(views, seconds, strict=True):
+    for view, held, took in zip(views, frozen, seconds, strict=True):
         named = _sizes(model.settle(view.discretisation))
         loss = task.evaluate(view).main
         done += 1
         if watch is not None:
             watch(done, total)
         work = predict(view, 1, *_tokens(view, sample))
-        peak = peak_bytes(lambda view=view: view(sample.batch))  # type: ignore[misc]
+        peak = _bytes(held, sample)
         done += 1
         points.append(Point(named, loss, took, work.forward, peak, None if trained is None else trained(named)))
         if watch is not None:
             watch(done, total)
     model.train(was)
     return Pareto(tuple(points))
+
+
+def _bytes(held: FrozenView, sample: Example) -> int:
+    """The weights that a view holds, and what a pass needs beside them."""
+    weights = {(x.data_ptr(), x.shape): x.nbytes for x in tensors(held.reads)}
+    return sum(weights.values()) + peak_bytes(lambda: held(sample.batch))
+
+
+def typed_budget(name: str, value: float) -> str:
+    """A limit for one sample as it is typed, rounded up to three digits.
+
+    >>> typed_budget("latency", 0.0021301), typed_budget("flops", 2.5e7), typed_budget("memory", 3e6)
+    ('latency=2.14ms', 'flops=25M', 'memory=3MB')
+    """
+    unit, scale = next(
+        ((unit, size) for unit, size in UNITS[name].items() if value >= size), [*UNITS[name].items()][-1]
+    )
+    shown = value / scale
+    digits = 2 - math.floor(math.log10(shown)) if shown > 0 else 0
+    return f"{name}={math.ceil(round(shown * 10**digits, 6)) / 10**digits:g}{unit}"
 
 
 def _sizes(chosen: Discretisation) -> dict[str, int]:
