@@ -222,6 +222,19 @@ def test_the_usual_words_stand_where_people_look(word: str) -> None:
     assert any(word.lower() in one for one in entry), f"{word} is on neither of the pages that lead to the others"
 
 
+@pytest.mark.parametrize("path", PAGES[1:], ids=shown)
+def test_a_page_has_a_title_a_purpose_and_a_place(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    if "--8<--" in text:
+        return  # a file of the root, shown as it is
+    lines = [line for line in prose_of(text).splitlines() if line.strip()]
+    assert lines[0].startswith("# ")
+    assert len(lines) >= 2, f"{shown(path)} says nothing"
+    assert not lines[1].startswith("#"), f"{shown(path)} does not say what it is for"
+    place = path.relative_to(ROOT / "docs").as_posix()
+    assert place in (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), f"{shown(path)} is not in the nav of mkdocs.yml"
+
+
 @pytest.mark.finding("N7")
 def test_guides_stand_before_the_theory() -> None:
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")

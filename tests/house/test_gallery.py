@@ -8,10 +8,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
-SHOWN = re.findall(r"\(images/(lab-[\w-]+\.(?:png|gif))\)", PAGE)
+PAGE = (ROOT / "docs" / "gallery" / "lab.md").read_text(encoding="utf-8")
+SHOWN = re.findall(r"\(\.\./images/(lab-[\w-]+\.(?:png|gif))\)", PAGE)
 SCRIPTS = sorted(set(re.findall(r"`examples/(lab_\w+)\.py`", PAGE)))
 LARGEST = 300_000  # bytes: a page of them loads at once
+
+
+def test_the_other_pictures_are_there_and_name_their_scripts() -> None:
+    page = (ROOT / "docs" / "gallery" / "index.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"\(\.\./images/([\w-]+\.png)\)", page)
+    scripts = re.findall(r"`(?:examples|benchmarks)/\w+\.py`", page)
+    assert len(pictures) >= 8
+    assert len(scripts) >= len(pictures)
+    assert all((ROOT / "docs" / "images" / name).is_file() for name in pictures)
+    assert all((ROOT / script.strip("`")).is_file() for script in scripts)
 
 
 @pytest.mark.spec("L10")
