@@ -224,6 +224,28 @@ def predict(
     go(run, grid, asked, out, which, ready(device, threads))
 
 
+@app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="The folder that holds them.")] = Path("runs"),
+) -> None:
+    """List the runs in a folder: recipe, steps, best held-out loss, when, size and state."""
+    from continua.cli.runs import run as go
+
+    go(folder)
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(help="A run.")],
+    second: Annotated[Path, typer.Argument(help="Another run.")],
+    out: Annotated[Path | None, typer.Option(help="The picture. By default runs/compare/FIRST-SECOND.png.")] = None,
+) -> None:
+    """Say how two runs differ: their settings, their losses, and a picture of both."""
+    from continua.cli.runs import compare as go
+
+    go(first, second, out)
+
+
 def main() -> None:
     """Run a command; whatever ends it is answered with one sentence instead of a traceback."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin stop one another: benchmarks/threads.py
