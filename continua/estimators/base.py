@@ -1,6 +1,8 @@
 """What estimators of series share: reading series in every form, training, saving."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +14,7 @@ from continua.config import from_plain, to_plain
 from continua.data.augmentation import Change
 from continua.data.generation import generator_for
 from continua.data.ragged import JUMP, Ragged
-from continua.errors import CheckpointError, ConfigError, GridError, ShapeError, install
+from continua.errors import CheckpointError, ConfigError, ContinuaError, GridError, ShapeError, install
 from continua.estimators.settings import SeriesSettings, Size
 from continua.models import load as load_model
 from continua.optim import AdamW, ByRole, Cosine
@@ -42,12 +44,30 @@ __all__ = [
     "check_classification_targets",
     "check_is_fitted",
     "column_or_1d",
+    "reading",
 ]
 
 DESCRIPTION = "estimator.json"
 QUIET = 5.0  # seconds of training after which something is shown
 Array = np.ndarray
 E = TypeVar("E", bound="SeriesEstimator")
+
+
+class UnreadableSeries(ShapeError, TypeError):
+    """What scikit-learn or numpy could not read; a ``TypeError`` too, as the conventions of scikit-learn ask for."""
+
+
+@contextmanager
+def reading(remedy: str) -> Iterator[None]:
+    """Give the errors of scikit-learn's and numpy's readers a remedy."""
+    try:
+        yield
+    except ContinuaError:
+        raise
+    except (ValueError, TypeError, OverflowError) as problem:
+        what = " ".join(str(problem).split()).rstrip(".")
+        kind = UnreadableSeries if isinstance(problem, TypeError) else ShapeError
+        raise kind(what, remedy=remedy) from problem
 
 
 class _Slow:
@@ -90,7 +110,8 @@ class SeriesEstimator(BaseEstimator):
 
     def _read(self, X: Any, times: Any, reset: bool) -> Ragged:
         """Series in any of their forms. An array of two dimensions is checked as scikit-learn does."""
-        series = Ragged.of(X if _is_sequence_of_series(X) else self._array(X, times, reset), times)
+        with reading("Give an array [n, t] or [n, t, channels], or a list of arrays; stamps as numbers or dates."):
+            series = Ragged.of(X if _is_sequence_of_series(X) else self._array(X, times, reset), times)
         if reset:
             self.channels_ = series.channels
         elif series.channels != self.channels_:
@@ -128,7 +149,8 @@ class SeriesEstimator(BaseEstimator):
                 raise ConfigError(f"{name} counts from one", got=getattr(self, name), remedy=f"Use {name} ≥ 1.")
         self.spacing_ = series.spacing
         self.scale_ = Scale.of(series, chosen.unit, chosen.periods)
-        self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
+        with reading("Give random_state a whole number from 0 to 2³² − 1, a RandomState or None."):
+            self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
         return chosen
 
     @property

@@ -13,6 +13,7 @@ from continua.estimators.base import (  # which refuses with a remedy where scik
     check_classification_targets,
     check_is_fitted,
     column_or_1d,
+    reading,
 )
 from continua.estimators.settings import SeriesSettings, classifier
 from continua.tasks.series import Classes
@@ -102,8 +103,9 @@ def _labels(y: Any, count: int) -> Array:
     if y is None:
         remedy = "Give one label for each series."
         raise ConfigError("this estimator requires y to be passed, but the target y is None", remedy=remedy)
-    check_classification_targets(y)
-    labels = np.asarray(y)
+    with reading("Give one label for each series: a list or an array of words or whole numbers."):
+        check_classification_targets(y)
+        labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = column_or_1d(labels, warn=True)
     if labels.ndim != 1 or len(labels) != count:

@@ -13,6 +13,7 @@ from continua.estimators.base import (  # which refuses with a remedy where scik
     SeriesEstimator,
     check_array,
     check_is_fitted,
+    reading,
 )
 from continua.estimators.settings import SeriesSettings, forecaster
 from continua.tasks.forecasting import Answers, Asked, Filling, Quantiles, question
@@ -76,7 +77,8 @@ class ContinuaForecaster(RegressorMixin, SeriesEstimator):
 
     def _targets(self, y: Any, count: int) -> torch.Tensor:
         """Answers as [n, q, c]. The first channel alone may be answered: the others are NaN."""
-        found = check_array(y, ensure_2d=False, allow_nd=True, ensure_all_finite=False, dtype=np.float64)
+        with reading("Give answers [n], [n, q] or [n, q, channels] as numbers."):
+            found = check_array(y, ensure_2d=False, allow_nd=True, ensure_all_finite=False, dtype=np.float64)
         if np.isinf(found).any() or (found.ndim == 1 and np.isnan(found).any()):
             raise ShapeError("Input y contains NaN or infinity", got="one", remedy="Drop these series.")
         if len(found) != count:
@@ -100,7 +102,8 @@ class ContinuaForecaster(RegressorMixin, SeriesEstimator):
         if given is None:
             self.ahead_ = tuple(float(i + 1) for i in range(count))
             return series.end[:, None] + self.scale_.unit * torch.tensor(self.ahead_, dtype=torch.float64)
-        found = np.asarray(given, dtype=np.float64)
+        with reading("Give times as numbers."):
+            found = np.asarray(given, dtype=np.float64)
         found = np.broadcast_to(found, (len(series), found.shape[-1])) if found.ndim == 1 else found
         if found.ndim != 2 or len(found) != len(series) or (count and found.shape[1] != count):
             remedy = f"Give [q] or [{len(series)}, q]."

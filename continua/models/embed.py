@@ -1,7 +1,8 @@
 """Embeddings: from data to the field X(0, t, d)."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import torch
 from torch import nn
 from torch.nn.functional import embedding
 
@@ -57,7 +58,13 @@ def observed_only(x: Tensor, t: Grid) -> Tensor:
     return x.masked_fill(~t.observed[..., None], 0.0) if t.has_gaps else x
 
 
+def _is_whole(ids: object) -> bool:
+    return isinstance(ids, Tensor) and not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
+
+
 def _looked_up(ids: Tensor, table: Tensor, pad: int | None = None) -> Tensor:
+    if ids.dtype not in (torch.int64, torch.int32):  # other whole numbers are widened; flags are none
+        ids = ids.long()
     try:
         return embedding(ids, table, padding_idx=pad)
     except IndexError as outside:
@@ -127,17 +134,17 @@ class Tokens(Embedding):
     def forward(self, batch: Batch, grids: Grids, read: TokenTables | None = None) -> Tensor:
         """Look the tokens up on the d grid."""
         ids = batch.values
-        if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dim() != 2:
+        if not _is_whole(ids) or ids.dim() != 2:  # type: ignore[union-attr]
             got = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
             raise ShapeError("tokens are whole numbers of shape [b, t]", got=got, remedy="Tokenise the text first.")
+        ids = cast(Tensor, ids)
         tables = self.read(grids) if read is None else read
         x = _looked_up(ids, tables.words, self.pad)  # [b, t, d]
         if tables.types is not None:
-            if batch.types is not None and batch.types.shape != ids.shape:
+            if batch.types is not None and (not _is_whole(batch.types) or batch.types.shape != ids.shape):
+                got = f"{batch.types.dtype} {list(batch.types.shape)}"
                 remedy = "Give one type for each token."
-                raise ShapeError(
-                    f"token types need shape {list(ids.shape)}", got=list(batch.types.shape), remedy=remedy
-                )
+                raise ShapeError(f"token types are whole numbers of shape {list(ids.shape)}", got=got, remedy=remedy)
             x = x + (tables.types[0] if batch.types is None else _looked_up(batch.types, tables.types))
         x = added(self.position, x, grids, tables.position)
         return x if self.norm is None else apply_once(self.norm, tables.norm, grids, x)
@@ -228,4 +235,6 @@ class States(Embedding):
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != grids.d.count:
             got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ShapeError(f"the state needs shape [b, t, {grids.d.count}]", got=got, remedy="Match at(d=…).")
+        if not x.is_floating_point():
+            raise ShapeError("a state is made of real numbers", got=x.dtype, remedy="Convert it: x.float().")
         return x
