@@ -115,6 +115,7 @@ SIZES = {"d": (4, 6, 8, 10, 16), "h": (1, 2, 3), "z": (1, 2, 3, 5), "e": (2, 4, 
 def _at(draw: Draw) -> Case:
     """Another size of a model that is there: equal to its held view, inside its memory."""
     import continua as ct
+    from continua import lab
 
     name = draw.pick("model", ("gpt2", "words", "words", "bert", "llama"))
     model = model_of(name)
@@ -153,7 +154,10 @@ def _at(draw: Draw) -> Case:
             yield f"shape: {list(answer.shape)}"
         yield from oracles.equal("held", view.held()(ids), answer)
         yield from oracles.untouched(kept.values(), model.state_dict().values())
-        if name != "bert":
+        if draw.chance("weighed", 0.2) and "z" not in draw.spoilt and isinstance(size.get("z", 1), int):
+            yield from oracles.within_memory(lambda: view(ids), lab.predict(view, *ids.shape))
+        # where steps are searched for, all tokens have a say in their length
+        if name != "bert" and isinstance(size.get("z", 1), int):
             with torch.no_grad():
                 yield from oracles.causal(view, ids, answer, torch.arange(n))
         letters = {k: v for k, v in size.items() if k in "dhem" and isinstance(v, int)}
@@ -173,21 +177,13 @@ def _predict(draw: Draw) -> Case:
     b = draw.spoil("b", draw.pick("batch", (1, 4, 64)))
     n = draw.spoil("n", draw.pick("tokens", (1, 4, 16)))
 
-    def build() -> Any:
-        cost = lab.predict(model, b, n)
-        ids = torch.zeros(int(b), int(n), dtype=torch.long)
-        if b * n <= 4096:
-            model(ids)
-        return cost
-
     def judge(cost: Any) -> Iterable[str]:
         if not (0 < cost.forward < cost.flops and cost.bytes > 0):
             yield f"cost: forward {cost.forward}, all {cost.flops}, bytes {cost.bytes}"
+        if b * n <= 4096:
+            yield from oracles.within_memory(lambda: model(torch.zeros(int(b), int(n), dtype=torch.long)), cost)
 
-    def budget(cost: Any) -> int:
-        return 2 * (cost.bytes + cost.parameters * cost.width)
-
-    return Case(f"lab.predict({name}, {shown(b)}, {shown(n)})", build, judge, budget)
+    return Case(f"lab.predict({name}, {shown(b)}, {shown(n)})", lambda: lab.predict(model, b, n), judge)
 
 
 def _lab(draw: Draw) -> Case:

@@ -13,21 +13,17 @@ from typing import Any
 
 SECONDS = 10.0  # longer is a hang
 MEGABYTE = 1 << 20
-REFUSED_BYTES = 64 * MEGABYTE
+ALLOWED_BYTES = 64 * MEGABYTE
 GOOD = ("right", "refused")
 
 
 @dataclass
 class Case:
-    """``call`` is the library's work; ``judge`` yields a sentence for everything that is wrong with its answer.
-
-    ``budget`` says how many bytes an accepted answer may take (weights and activations by the cost model, twice).
-    """
+    """``call`` is the library's work; ``judge`` yields a sentence for everything that is wrong with its answer."""
 
     said: str
     call: Callable[[], Any]
     judge: Callable[[Any], Iterable[str]] = lambda _: ()
-    budget: Callable[[Any], int] | None = None
 
 
 @dataclass
@@ -119,14 +115,13 @@ def _run(make: Callable[[], Case], outcome: Outcome) -> None:
             outcome.kind = "refused"
             outcome.detail = str(refusal)
             _look_at_refusal(str(refusal), refusal, outcome)
-            _weigh(before, REFUSED_BYTES, outcome)
+            _weigh(before, outcome)
             return
         except Exception as problem:
             _bare(problem, outcome)
             return
         outcome.accepted = True
-        budget = REFUSED_BYTES if case.budget is None else max(REFUSED_BYTES, case.budget(answer))
-        _weigh(before, budget, outcome)
+        _weigh(before, outcome)  # cases are small: what takes more than a refusal may was not asked for
         try:
             flags = list(case.judge(answer))
         except Exception as problem:
@@ -147,14 +142,14 @@ def _look_at_refusal(message: str, refusal: BaseException, outcome: Outcome) -> 
         outcome.cause = f"no remedy: {_place(refusal)}"
 
 
-def _weigh(before: int, allowed: int, outcome: Outcome) -> None:
+def _weigh(before: int, outcome: Outcome) -> None:
     _, most = peak_bytes()
     outcome.bytes = max(0, most - before)
-    if outcome.bytes > allowed and outcome.kind in GOOD:
+    if outcome.bytes > ALLOWED_BYTES and outcome.kind in GOOD:
         gc.collect()
         outcome.kind = "memory"
         outcome.cause = f"memory: {outcome.family}"
-        outcome.detail = f"{outcome.bytes / MEGABYTE:.0f} MB, allowed {allowed / MEGABYTE:.0f}; {outcome.detail}"
+        outcome.detail = f"{outcome.bytes / MEGABYTE:.0f} MB, allowed {ALLOWED_BYTES / MEGABYTE:.0f}; {outcome.detail}"
 
 
 def _bare(problem: BaseException, outcome: Outcome) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fuzzing.tensors import Tally
+
 CLOSE = 2e-4  # float32, two steps of depth; a broken law is off by far more
 
 
@@ -55,6 +57,18 @@ def alone(run: Callable[[Any], Tensor], first: Any, answer: Tensor) -> Iterable[
     single = run(first)
     if apart(single, answer[:1]) > CLOSE:
         yield f"batch: a sample alone is answered otherwise, by {apart(single, answer[:1]):.2g}"
+
+
+CONSTANT = 1 << 14  # bytes of grids and masks, which the cost model leaves out
+
+
+def within_memory(run: Callable[[], Any], cost: Any) -> Iterable[str]:
+    """A pass takes at most twice its weights and activations by the cost model."""
+    with Tally() as tally:
+        run()
+    allowed = 2 * (cost.bytes + cost.parameters * cost.width) + CONSTANT
+    if tally.most > allowed:
+        yield f"memory: {tally.most} bytes at once, {allowed} by the cost model"
 
 
 def equal(name: str, a: Tensor, b: Tensor, close: float = CLOSE) -> Iterable[str]:

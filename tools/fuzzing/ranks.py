@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fuzzing import oracles
-from fuzzing.case import MEGABYTE, Case
+from fuzzing.case import Case
 from fuzzing.draw import Draw, shown
 from fuzzing.models import CAUSAL_WORDS, PAIRED, WORD_MODELS, WORDS, model_of, values_of
 
@@ -54,11 +54,8 @@ def ranks(draw: Draw) -> Case:
                 yield from oracles.equal("held", model.at(**size)(batch()), answer)
         yield from _laws(name, parts, run, answer)
 
-    def budget(_: torch.Tensor) -> int:
-        return 2 * MEGABYTE
-
     said = f"{name}.{view}({size if view != 'model' else ''}) of { ({k: _short(v) for k, v in parts.items()}) }"
-    return Case(said, run, judge, budget)
+    return Case(said, run, judge)
 
 
 def _short(value: Any) -> str:
