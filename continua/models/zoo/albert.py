@@ -10,19 +10,21 @@ from continua.models.factored import Narrowed, Widened
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
 from continua.operators import GELU, Activation, Apply, Attention, LayerNorm, Learned, Pointwise
+from continua.settings import Size, checked
 
 EPS = 1e-12
 
 
+@checked
 def albert(
-    vocab: int = 30000,
+    vocab: Size = 30000,
     *,
-    table_width: int = 128,
-    d: int = 768,
-    heads: int = 12,
-    depth: int = 12,
-    context: int = 512,
-    m: int | None = None,
+    table_width: Size = 128,
+    d: Size = 768,
+    heads: Size = 12,
+    depth: Size = 12,
+    context: Size = 512,
+    m: Size | None = None,
     phi: Activation = GELU(tanh=True),  # noqa: B008  (frozen)
     masked_lm: bool = False,
 ) -> Transformer:

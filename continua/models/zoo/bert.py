@@ -6,17 +6,19 @@ from continua.models.embed import Tokens
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
 from continua.operators import GELU, Apply, Attention, Integral, LayerNorm, Learned, Pointwise
+from continua.settings import NonNegative, Size, checked
 
 
+@checked
 def bert(
-    vocab: int = 30522,
+    vocab: Size = 30522,
     *,
-    d: int = 768,
-    heads: int = 12,
-    depth: int = 12,
-    context: int = 512,
-    m: int | None = None,
-    eps: float = 1e-12,
+    d: Size = 768,
+    heads: Size = 12,
+    depth: Size = 12,
+    context: Size = 512,
+    m: Size | None = None,
+    eps: NonNegative = 1e-12,
     masked_lm: bool = False,
 ) -> Transformer:
     """BERT (Devlin et al. 2019): two-sided, post-norm, token types; ``masked_lm`` adds its prediction head."""

@@ -8,18 +8,20 @@ from continua.models.encoder_decoder import EncoderDecoder
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
 from continua.operators import Attention, Causal, LayerNorm, Learned, Operator, Parts, Pointwise
+from continua.settings import Size, checked
 
 
+@checked
 def cross_modal(
-    vocab: int,
-    channels: int,
+    vocab: Size,
+    channels: Size,
     *,
-    d: int = 256,
-    heads: int = 4,
-    depth: int = 4,
-    context: int = 512,
-    observations: int = 256,
-    m: int | None = None,
+    d: Size = 256,
+    heads: Size = 4,
+    depth: Size = 4,
+    context: Size = 512,
+    observations: Size = 256,
+    m: Size | None = None,
 ) -> EncoderDecoder:
     """Text that looks at something else: ``Batch(tokens, source=Batch(observations [b, s, channels]))``.
 

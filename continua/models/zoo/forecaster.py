@@ -8,15 +8,17 @@ from continua.models.encoder_decoder import EncoderDecoder
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
 from continua.operators import Attention, LayerNorm, Operator, Parts, Pointwise, Sinusoidal
+from continua.settings import Positive, Size, checked
 
 
+@checked
 def forecaster(
-    channels: int = 1,
+    channels: Size = 1,
     *,
-    out: int | None = None,
+    out: Size | None = None,
     at: Discretisation = at(d=64, h=4, z=2),  # noqa: B008  (frozen)
     self_attention: bool = False,
-    base: float = 10000.0,
+    base: Positive = 10000.0,
     t: Axis = Times(),  # noqa: B008  (frozen)
     d: Axis | None = None,
     h: Axis | None = None,

@@ -32,23 +32,25 @@ from continua.operators import (
     SpectralConvolution,
     WaveBias,
 )
+from continua.settings import Count, Positive, Size, checked
 
 STRETCH = 1.25  # the period of the convolution on an interval: what leaves at one end hardly comes in at the other
 
 
+@checked
 def function_map(
     axis: Axis,
     nodes: int | Rule,
     *,
-    channels: int = 1,
-    out: int = 1,
+    channels: Size = 1,
+    out: Size = 1,
     at: Discretisation = at(d=64, h=4, m=64, z=4),  # noqa: B008  (frozen)
-    modes: int | tuple[int, ...] = 17,
+    modes: Count | tuple[Count, ...] = 17,
     attention: bool = True,
     sharp: bool = False,
     input_mean: float = 0.0,
-    input_spread: float = 1.0,
-    output_spread: float = 1.0,
+    input_spread: Positive = 1.0,
+    output_spread: Positive = 1.0,
 ) -> Transformer:
     """A map from functions on ``axis`` with ``channels`` values to functions there with ``out`` values.
 

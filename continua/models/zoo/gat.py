@@ -6,16 +6,18 @@ from continua.models.embed import Observations
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
 from continua.operators import ELU, Additive, Apply, Attention, Neighbours, Parts, Project, Skip
+from continua.settings import Size, checked
 from continua.typing import Tensor
 
 
+@checked
 def gat(
-    channels: int,
+    channels: Size,
     *,
-    out: int | None = None,
-    d: int = 64,
-    heads: int = 8,
-    depth: int = 2,
+    out: Size | None = None,
+    d: Size = 64,
+    heads: Size = 8,
+    depth: Size = 2,
     edges: Tensor | Neighbours | None = None,
     slope: float = 0.2,
 ) -> Transformer:

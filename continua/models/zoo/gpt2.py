@@ -6,17 +6,19 @@ from continua.models.embed import Tokens
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
 from continua.operators import GELU, Attention, Causal, LayerNorm, Learned, Pointwise
+from continua.settings import NonNegative, Size, checked
 
 
+@checked
 def gpt2(
-    vocab: int = 50257,
+    vocab: Size = 50257,
     *,
-    d: int = 768,
-    heads: int = 12,
-    depth: int = 12,
-    context: int = 1024,
-    m: int | None = None,
-    eps: float = 1e-5,
+    d: Size = 768,
+    heads: Size = 12,
+    depth: Size = 12,
+    context: Size = 1024,
+    m: Size | None = None,
+    eps: NonNegative = 1e-5,
 ) -> Transformer:
     """GPT-2 (Radford et al. 2019): causal, pre-norm, learned positions, tied head. ``m`` is 4d unless given.
 

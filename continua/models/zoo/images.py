@@ -10,22 +10,24 @@ from continua.models.readout import Readout
 from continua.models.tiling import Tiling
 from continua.models.transformer import Transformer
 from continua.operators import Attention, LayerNorm, Pointwise, WaveBias
+from continua.settings import NonNegative, Size, Whole, checked
 
 SQUARE = Product((Interval(), Interval()))  # rows run along the first coordinate, columns along the second
 WAVES = 3  # of the bias of displacement, in each direction
 
 
+@checked
 def image_classifier(
-    classes: int,
+    classes: Size,
     *,
-    channels: int = 1,
-    cells: int = 2,
-    degree: int = 3,
-    reach: float = 0.0,
-    ridge: float = 1e-2,
-    d: int = 64,
-    heads: int = 4,
-    depth: int = 3,
+    channels: Size = 1,
+    cells: Size = 2,
+    degree: Whole = 3,
+    reach: NonNegative = 0.0,
+    ridge: NonNegative = 1e-2,
+    d: Size = 64,
+    heads: Size = 4,
+    depth: Size = 3,
 ) -> Transformer:
     """Function patches, a flow of attention with a bias of displacement and feed-forward, the mean over the square.
 

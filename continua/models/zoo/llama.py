@@ -8,6 +8,7 @@ from continua.models.embed import Tokens
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
 from continua.operators import Attention, Causal, Pointwise, RMSNorm, Rotary, SiLU
+from continua.settings import Size, checked
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,16 @@ class LlamaStyle:
     pad: int | None = None
 
 
+@checked
 def llama(
-    vocab: int = 32000,
+    vocab: Size = 32000,
     *,
-    d: int = 4096,
-    heads: int = 32,
-    depth: int = 32,
-    m: int = 11008,
-    groups: int | None = None,
-    e: int | None = None,
+    d: Size = 4096,
+    heads: Size = 32,
+    depth: Size = 32,
+    m: Size = 11008,
+    groups: Size | None = None,
+    e: Size | None = None,
     style: LlamaStyle = LlamaStyle(),  # noqa: B008  (frozen)
 ) -> Transformer:
     """Llama (Touvron et al. 2023): causal, RMS pre-norm, rotary positions, SwiGLU; ``groups`` heads of keys and values.

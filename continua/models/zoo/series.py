@@ -11,6 +11,7 @@ from continua.models.encoder_decoder import EncoderDecoder
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
 from continua.operators import ALiBi, Attention, Convolution, LayerNorm, Operator, Parts, Pointwise, Sinusoidal
+from continua.settings import Positive, Size, Whole, checked
 
 LONGEST = 1000.0  # wave lengths of the position reach from 2π units to 2π times this
 
@@ -42,16 +43,17 @@ class _Weights:
         return Convolution(self.moving, radii, degree), Attention(self.moving, position=ALiBi(self.axes))
 
 
+@checked
 def series_classifier(
-    features: int,
-    classes: int,
+    features: Size,
+    classes: Size,
     *,
-    d: int = 32,
-    heads: int = 4,
-    depth: int = 3,
-    m: int | None = None,
-    radii: tuple[float, ...] = (1.0, 2.0),
-    degree: int = 2,
+    d: Size = 32,
+    heads: Size = 4,
+    depth: Size = 3,
+    m: Size | None = None,
+    radii: tuple[Positive, ...] = (1.0, 2.0),
+    degree: Whole = 2,
     position: bool = True,
 ) -> Transformer:
     """Series of ``features`` a point in, one logit for each class out: the mean of the field over time.
@@ -71,17 +73,18 @@ def series_classifier(
     return Transformer(made.axes, made.native, embed, made.flow(*made.looks(radii, degree)), readout)
 
 
+@checked
 def series_forecaster(
-    features: int,
-    question_features: int,
-    out: int,
+    features: Size,
+    question_features: Size,
+    out: Size,
     *,
-    d: int = 32,
-    heads: int = 4,
-    depth: int = 2,
-    m: int | None = None,
-    radii: tuple[float, ...] = (1.0, 2.0),
-    degree: int = 2,
+    d: Size = 32,
+    heads: Size = 4,
+    depth: Size = 2,
+    m: Size | None = None,
+    radii: tuple[Positive, ...] = (1.0, 2.0),
+    degree: Whole = 2,
     position: bool = True,
 ) -> EncoderDecoder:
     """A history of ``features`` a point and questions of ``question_features`` in, ``out`` numbers a question out.

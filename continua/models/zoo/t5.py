@@ -9,6 +9,7 @@ from continua.models.encoder_decoder import EncoderDecoder
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
 from continua.operators import GELU, Attention, Causal, Pointwise, RelativeBias, ReLU, RMSNorm, Softmax
+from continua.settings import Size, checked
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,16 @@ T5_10 = T5Style()
 T5_11 = T5Style(gated=True, tied=False, scaled=False)
 
 
+@checked
 def t5(
-    vocab: int = 32128,
+    vocab: Size = 32128,
     *,
-    d: int = 512,
-    heads: int = 8,
-    depth: int = 6,
-    decoder_depth: int | None = None,
-    m: int | None = None,
-    e: int = 64,
+    d: Size = 512,
+    heads: Size = 8,
+    depth: Size = 6,
+    decoder_depth: Size | None = None,
+    m: Size | None = None,
+    e: Size = 64,
     style: T5Style = T5_10,
 ) -> EncoderDecoder:
     """T5 (Raffel et al. 2020): unscaled scores, a relative bias for all layers of a stack, RMS pre-norm, no biases.

@@ -6,17 +6,19 @@ from continua.models.patches import Patches, Pixels
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
 from continua.operators import GELU, Attention, LayerNorm, Learned, Pointwise
+from continua.settings import NonNegative, Size, checked
 
 
+@checked
 def vit(
     pixels: Pixels = Pixels(),  # noqa: B008  (frozen)
     *,
-    d: int = 768,
-    heads: int = 12,
-    depth: int = 12,
-    m: int | None = None,
-    eps: float = 1e-12,
-    labels: int | None = None,
+    d: Size = 768,
+    heads: Size = 12,
+    depth: Size = 12,
+    m: Size | None = None,
+    eps: NonNegative = 1e-12,
+    labels: Size | None = None,
     qkv_bias: bool = True,
 ) -> Transformer:
     """ViT (Dosovitskiy et al. 2021): patches and a class token, pre-norm; ``labels`` adds its classifier.
