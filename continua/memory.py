@@ -10,7 +10,7 @@ _SUFFIXES = ("B", "kB", "MB", "GB", "TB", "PB")
 
 def available() -> int:
     """Bytes that can be used without pushing others out; a generous guess where the system does not say."""
-    limits = [limit for limit in (_of_the_machine(), _of_the_group()) if limit is not None]
+    limits = [limit for limit in (_of_the_machine(), _of_the_group(), _of_the_process()) if limit is not None]
     return min(limits, default=2**40)
 
 
@@ -29,6 +29,20 @@ def _of_the_group() -> int | None:
         limit = int((home / "memory.max").read_text(encoding="ascii"))
         return max(0, limit - int((home / "memory.current").read_text(encoding="ascii")))
     except (OSError, ValueError):  # no such group, or no limit
+        return None
+
+
+def _of_the_process() -> int | None:
+    """What ``ulimit -v`` leaves."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            return None
+        taken = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+        return max(0, limit - taken)
+    except (ImportError, OSError, ValueError):  # no such limits, or no such file
         return None
 
 

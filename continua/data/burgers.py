@@ -9,6 +9,7 @@ from continua.data.etdrk4 import Stepper
 from continua.data.generation import ShareDone, check_finite, generator_for, in_chunks, normals
 from continua.data.pairs import Pairs, lattice
 from continua.errors import ConfigError
+from continua.settings import checked
 from continua.typing import Float, Tensor
 
 
@@ -75,6 +76,7 @@ def gaussian_fields(
     return torch.fft.irfft(v, n)
 
 
+@checked
 def burgers_pairs(
     count: int,
     n: int = 1024,

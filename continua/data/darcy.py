@@ -9,6 +9,7 @@ from continua.axes import Interval, Product
 from continua.data.generation import ShareDone, check_finite, generator_for, in_chunks, normals
 from continua.data.pairs import Pairs, lattice
 from continua.errors import ConfigError, ShapeError, SolveError
+from continua.settings import checked
 from continua.typing import Float, Tensor
 
 SQUARE = Product((Interval(), Interval()))
@@ -117,6 +118,7 @@ def neumann_field(
     return waves @ coefficients @ waves.T
 
 
+@checked
 def darcy_pairs(
     count: int,
     n: int = 141,

@@ -12,6 +12,7 @@ from continua.data.etdrk4 import Stepper
 from continua.data.generation import ShareDone, check_finite, generator_for, in_chunks, normals
 from continua.data.pairs import Pairs, lattice
 from continua.errors import ConfigError, SolveError
+from continua.settings import checked
 from continua.typing import Float, Tensor
 
 TORUS = Product((Circle(), Circle()))
@@ -138,6 +139,7 @@ def torus_field(
     return found.real - found.imag
 
 
+@checked
 def vorticity_paths(
     count: int,
     n: int = 64,
@@ -187,6 +189,7 @@ def _check_resolved(vorticity: Tensor, viscosity: float) -> None:
         )
 
 
+@checked
 def vorticity_pairs(
     count: int,
     n: int = 64,

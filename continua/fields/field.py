@@ -1,5 +1,6 @@
 """Fields: functions with parameters, read on a grid when the model runs."""
 
+import math
 from collections.abc import Mapping
 from typing import Protocol, cast, runtime_checkable
 
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from continua import constants
+from continua import constants, memory
 from continua.axes import Axis, Depths, Grid, Sites, coordinates, known_key, nodes_of
 from continua.axes.nodes import Array
 from continua.config import register
@@ -65,7 +66,11 @@ class Expansion(nn.Module):
         self.bases = {letter: bases[letter] for letter in self.letters}
         self.networks = nn.ModuleDict({k: b for k, b in self.bases.items() if isinstance(b, nn.Module)})
         self._readings = constants.Cache(256)
-        self.coefficients = nn.Parameter(torch.empty([basis.size for basis in self.bases.values()]))
+        shape = [basis.size for basis in self.bases.values()]
+        if torch.get_default_device().type != "meta":
+            need = math.prod(shape) * torch.get_default_dtype().itemsize
+            memory.require(need, f"a weight of shape {shape}", "Choose smaller sizes.")
+        self.coefficients = nn.Parameter(torch.empty(shape))
         if not self.coefficients.is_meta:  # a model whose numbers come from a file draws none
             self.reset(std, mean)
 

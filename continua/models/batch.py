@@ -25,6 +25,9 @@ class Array(Protocol):
         ...
 
 
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
 @dataclass(frozen=True)
 class Batch:
     """Tokens or observations with their stamps.
@@ -66,6 +69,11 @@ class Batch:
 
 def _is_listed(given: Any) -> bool:
     return not isinstance(given, Tensor) and isinstance(given, list | Array)
+
+
+def is_whole(values: object) -> bool:
+    """Whether these are whole numbers; flags are none."""
+    return isinstance(values, Tensor) and values.dtype in WHOLE
 
 
 def place(batch: Batch, axis: Axis, named: Grid | None, like: Tensor) -> tuple[Batch, Grid]:

@@ -11,7 +11,7 @@ from continua.config import register
 from continua.errors import ShapeError
 from continua.fields import Field, Parametrisation
 from continua.fields.role import LIFT, SHIFT
-from continua.models.batch import Batch
+from continua.models.batch import Batch, is_whole
 from continua.operators import Context, Encoding, Integral, Operator
 from continua.typing import Tensor
 
@@ -56,10 +56,6 @@ def added(position: Encoding | None, x: Tensor, grids: Grids, rows: Any) -> Tens
 def observed_only(x: Tensor, t: Grid) -> Tensor:
     """Zero where a token is absent."""
     return x.masked_fill(~t.observed[..., None], 0.0) if t.has_gaps else x
-
-
-def _is_whole(ids: object) -> bool:
-    return isinstance(ids, Tensor) and not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
 
 
 def _looked_up(ids: Tensor, table: Tensor, pad: int | None = None) -> Tensor:
@@ -134,14 +130,14 @@ class Tokens(Embedding):
     def forward(self, batch: Batch, grids: Grids, read: TokenTables | None = None) -> Tensor:
         """Look the tokens up on the d grid."""
         ids = batch.values
-        if not _is_whole(ids) or ids.dim() != 2:  # type: ignore[union-attr]
+        if not is_whole(ids) or ids.dim() != 2:  # type: ignore[union-attr]
             got = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
             raise ShapeError("tokens are whole numbers of shape [b, t]", got=got, remedy="Tokenise the text first.")
         ids = cast(Tensor, ids)
         tables = self.read(grids) if read is None else read
         x = _looked_up(ids, tables.words, self.pad)  # [b, t, d]
         if tables.types is not None:
-            if batch.types is not None and (not _is_whole(batch.types) or batch.types.shape != ids.shape):
+            if batch.types is not None and (not is_whole(batch.types) or batch.types.shape != ids.shape):
                 got = f"{batch.types.dtype} {list(batch.types.shape)}"
                 remedy = "Give one type for each token."
                 raise ShapeError(f"token types are whole numbers of shape {list(ids.shape)}", got=got, remedy=remedy)

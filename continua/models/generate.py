@@ -10,16 +10,18 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from continua import memory
 from continua.axes import Discretisation, Grid, Points, counting
 from continua.compiling import compiled_with_constants
 from continua.errors import ConfigError, GridError, MaskError, ShapeError, SolveError
 from continua.flow import Fixed
-from continua.models.batch import Batch, place
+from continua.models.batch import Batch, is_whole, place
 from continua.models.finite import check_logits
 from continua.models.model import Pass, constant_weight
 from continua.models.sampling import Greedy, Sampling
 from continua.operators import Attention, Cache, Context
 from continua.operators.cache import StaticCache
+from continua.settings import checked
 from continua.tree import mapped
 from continua.typing import Tensor
 
@@ -34,6 +36,7 @@ class OnDiscretisation(Protocol):
     discretisation: Discretisation
 
 
+@checked
 def generate(
     model: Any,
     prompt: Batch | Tensor,
@@ -65,6 +68,7 @@ def generate(
     return torch.cat([batch.values, *(token[:, None] for token in new)], 1)  # type: ignore[list-item]
 
 
+@checked
 def stream(
     model: Any,
     prompt: Batch | Tensor,
@@ -88,6 +92,7 @@ def stream(
     if tokens < 1:
         raise ConfigError("generation writes at least one token", got=tokens, remedy="Give tokens=n with n ≥ 1.")
     batch, t = _placed(decoder, batch)
+    memory.require(8 * tokens * len(t.nodes), f"the list of {tokens} tokens", "Ask for fewer.")
     vocab = decoder.embed.vocab
     _check_numbers(batch.values, vocab, "the vocabulary")  # type: ignore[arg-type]
     ends = torch.tensor([*stop, *([] if pad is None else [pad])], dtype=torch.long)
@@ -265,7 +270,7 @@ def _placed(decoder: Any, batch: Batch) -> tuple[Batch, Grid]:
     if batch.observed is not None and bool((batch.observed != 0).all()):
         batch = replace(batch, observed=None)
     placed, t = place(batch, decoder.axes.t, None, like)
-    if placed.values.dim() != 2 or placed.values.is_floating_point():  # type: ignore[union-attr]
+    if placed.values.dim() != 2 or not is_whole(placed.values):  # type: ignore[union-attr]
         got = f"{placed.values.dtype} {list(placed.values.shape)}"  # type: ignore[union-attr]
         raise ShapeError("a prompt holds whole numbers of shape [b, t]", got=got, remedy="Tokenise the text first.")
     if t.has_gaps:

@@ -49,6 +49,7 @@ from continua.operators import (
     Subquadratic,
 )
 from continua.operators.attention.fused import BLOCK
+from continua.settings import checked
 
 DOUBLE = torch.empty((), dtype=torch.float64)
 
@@ -113,6 +114,7 @@ class Sizes:
     column: int = 0  # one where log-weights of irregular stamps ride beside the inner coordinate
 
 
+@checked
 def predict(
     model: Transformer | EncoderDecoder | View,
     batch_size: int,

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
 from continua.errors import ConfigError, ShapeError
 from continua.geometry import tangent
 from continua.lab.particles.sums import Query, Sums, by_rows, chosen, log_weights
+from continua.settings import Range, checked
 from continua.typing import Float, Tensor
 
 SINKHORN_STEPS = 2000
@@ -19,6 +20,7 @@ TIE = 1e-9  # scores this close to the greatest share the attention of hardmax
 Matrices = Float[Tensor, "... _ _"]
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Interaction:
     """x_i' = P_{x_i} [ Σ_h Σ_j A^h_ij V_h x_j + F(x_i) ], A from the scores β⟨Q_h x_i, K_h x_j⟩; P_x v = v − ⟨x, v⟩ x.
@@ -29,24 +31,18 @@ class Interaction:
     them agree to round-off.
     """
 
-    beta: float = 1.0
+    beta: Annotated[float, Range(remedy="Use a finite number, or Hardmax().")] = 1.0
     q: Matrices | None = None
     k: Matrices | None = None
     v: Matrices | None = None
     causal: bool = False
     feed: Callable[[Tensor], Tensor] | None = None
-    kappa: float = math.inf
+    kappa: Annotated[float, Range(above=0, infinite=True, remedy="Leave it out for no noise.")] = math.inf
     sums: Sums | None = None
 
     name: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.beta):
-            raise ConfigError(
-                "beta is an inverse temperature", got=self.beta, remedy="Use a finite number, or Hardmax()."
-            )
-        if not self.kappa > 0:
-            raise ConfigError("kappa is positive", got=self.kappa, remedy="Leave it out for no noise.")
         heads = {m.shape[0] for m in (self.q, self.k, self.v) if m is not None and m.ndim == 3}
         if len(heads) > 1:
             raise ShapeError("q, k and v have equally many heads", got=sorted(heads), remedy="Give each [heads, …, d].")
@@ -120,6 +116,7 @@ class Interaction:
         return self.sums
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class SelfAttention(Interaction):
     """SA: A_ij = w_j e^{β⟨Qx_i, Kx_j⟩} / Σ_k w_k e^{β⟨Qx_i, Kx_k⟩}, the softmax of Transformers."""
@@ -130,6 +127,7 @@ class SelfAttention(Interaction):
         return self._way(asked).mean(asked)
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Unnormalised(Interaction):
     """USA: A_ij = w_j e^{β⟨Qx_i, Kx_j⟩}, 1/n instead of a normaliser of each row: n times the gradient of an energy."""
@@ -140,6 +138,7 @@ class Unnormalised(Interaction):
         return self._way(asked).total(asked)
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Sinkhorn(Interaction):
     """A_ij = w_j e^{f_i + β⟨Qx_i, Kx_j⟩ + g_j} with rows and columns of mean one (Sander et al. 2022, Sinkformers)."""
@@ -159,6 +158,7 @@ class Sinkhorn(Interaction):
         return (scores + f[..., None] + (g + logs)[..., None, :]).exp() @ asked.x
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Hardmax(Interaction):
     """β → ∞: each token sees the mean of those with its greatest score ⟨Qx_i, Kx_j⟩ (the sign of β is kept)."""

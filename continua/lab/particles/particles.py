@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from continua import memory
 from continua.errors import ShapeError
 from continua.geometry import sphere
+from continua.settings import checked
 from continua.typing import Float, Tensor
 
 ON_SPHERE = 1e-5  # how far from length one a token may be: float32 states of a long run pass
@@ -68,11 +70,12 @@ class Particles:
         return cls(sphere.retract(x), None if weights is None else weights / weights.sum(-1, keepdim=True))
 
     @classmethod
+    @checked
     def uniform(
         cls, n: int, d: int = 2, generator: torch.Generator | None = None, runs: int | None = None
     ) -> "Particles":
         """n independent tokens, uniform on the sphere; ``runs`` of them side by side."""
-        _check(n, d)
+        _check(n, d, runs or 1)
         return cls(sphere.uniform((n, d) if runs is None else (runs, n, d), generator))
 
     @classmethod
@@ -82,17 +85,20 @@ class Particles:
         return cls(torch.stack([theta.cos(), theta.sin()], -1), weights)
 
     @classmethod
+    @checked
     def polygon(cls, n: int) -> "Particles":
         """The corners of a regular n-gon."""
         _check(n, 2)
         return cls.circle(torch.arange(n, dtype=torch.float64) * (2 * math.pi / n))
 
     @classmethod
+    @checked
     def orthogonal(cls, n: int, d: int | None = None) -> "Particles":
         """n pairwise orthogonal tokens."""
         return cls.equiangular(n, 0.0, d)
 
     @classmethod
+    @checked
     def equiangular(cls, n: int, gamma: float, d: int | None = None) -> "Particles":
         """n tokens with ⟨x_i, x_j⟩ = γ for i ≠ j."""
         d = n if d is None else d
@@ -111,6 +117,7 @@ class Particles:
 _MAKE = "Write Particles.uniform(1000, d=3), or give x of shape [n, d]."
 
 
-def _check(n: int, d: int) -> None:
-    if n < 1 or d < 2:
+def _check(n: int, d: int, runs: int = 1) -> None:
+    if n < 1 or d < 2 or runs < 1:
         raise ShapeError("particles are at least one token in dimension two or more", got=f"n={n}, d={d}", remedy=_MAKE)
+    memory.require(8 * runs * n * d, f"{n} tokens in dimension {d}", "Use fewer.")

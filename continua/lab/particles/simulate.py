@@ -16,6 +16,7 @@ from continua.geometry import retract, tangent
 from continua.lab.particles.interaction import Interaction
 from continua.lab.particles.particles import Particles
 from continua.lab.progress import ReportShare
+from continua.settings import checked
 from continua.typing import Float, Tensor
 
 FRAMES = 64
@@ -66,6 +67,7 @@ class Simulation:
         return where
 
 
+@checked
 def simulate(
     interaction: Interaction,
     particles: Particles,
