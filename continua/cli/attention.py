@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from continua.axes import Discretisation
+from continua.cli.tokens import context_of, token_table
 from continua.errors import CheckpointError, ConfigError, ContinuaError, ShapeError, install
 from continua.lab import (
     PATTERNS,
@@ -23,30 +24,45 @@ from continua.lab import (
     rollout,
 )
 from continua.models import EncoderDecoder, Transformer
+from continua.recipes import tokens_of
+from continua.training import Run
 
 BEST = 3  # heads shown for each pattern
 
 
-def run(console: Console, model: Any, path: Path, text: str, wish: Discretisation, out: Path) -> None:
+def run(console: Console, model: Any, where: "Path | Run", text: str, wish: Discretisation, out: Path) -> None:
     """Tokenise, record, print the table of heads and write the figures."""
     if isinstance(model, EncoderDecoder) or not isinstance(model, Transformer):
         remedy = "Use continua.lab.attention_maps with a source for an encoder–decoder."
         raise ConfigError("--attention reads one text with one stack", got=type(model).__name__, remedy=remedy)
-    ids, labels = tokenise(path, text)
+    ids, labels = tokenise(where, text)
+    table = token_table(model)
+    room = None if table is None else context_of(table)
+    if room is not None and len(ids) > room:
+        console.print(f"The text is cut after {room} tokens, the model's context.")
+        ids = ids[:room]
+        labels = labels[:room]
     maps = attention_maps(model, torch.tensor([ids], device=next(model.parameters()).device), model.settle(wish))
-    table = head_table(maps)
-    _print_summary(console, table, labels)
+    heads = head_table(maps)
+    _print_summary(console, heads, labels)
     figures = [
         plot_attention(maps, out / "attention.png", labels),
-        plot_patterns(table, out / "patterns.png"),
+        plot_patterns(heads, out / "patterns.png"),
         plot_entropy(maps, out / "entropy.png"),
         plot_rollout(rollout([one for one in maps if one.is_self]), out / "rollout.png", labels),
     ]
     console.print("Figures: " + ", ".join(str(figure) for figure in figures), soft_wrap=True)
 
 
-def tokenise(path: Path, text: str) -> tuple[list[int], list[str]]:
-    """Return the token numbers of ``text`` and their names, by the ``tokenizer.json`` beside the model."""
+def tokenise(where: "Path | Run", text: str) -> tuple[list[int], list[str]]:
+    """Token numbers of ``text`` and their names, by the run's own tokeniser or the ``tokenizer.json`` of a folder."""
+    if not text.strip():
+        raise ShapeError("--attention needs a text", got=repr(text), remedy='Write --attention "some text".')
+    if isinstance(where, Run) and where.about.get("tokens") is not None:
+        tokens = tokens_of(where)
+        row = tokens.encode(text)
+        return row.tolist(), [_shown(tokens.decode(row[i : i + 1])) for i in range(len(row))]
+    path = where.folder if isinstance(where, Run) else where
     file = path / "tokenizer.json"
     if not file.is_file():
         remedy = "Copy the tokenizer.json of the model into its folder."
@@ -63,9 +79,14 @@ def tokenise(path: Path, text: str) -> tuple[list[int], list[str]]:
         raise CheckpointError(f"{file.name} is not a tokeniser", got=got, remedy=remedy) from unreadable
     tokenizer.no_padding()
     encoded = tokenizer.encode(text)
-    if not text.strip() or not encoded.ids:
+    if not encoded.ids:
         raise ShapeError("--attention needs a text", got=repr(text), remedy='Write --attention "some text".')
     return list(encoded.ids), [_readable(token) for token in encoded.tokens]
+
+
+def _shown(piece: str) -> str:
+    """A piece of text with its spaces and line ends to be seen."""
+    return piece.replace(" ", "·").replace("\n", "↵")
 
 
 def _readable(token: str) -> str:

@@ -28,7 +28,7 @@ def run(path: Path, wish: str, text: str | None, out: Path, device: torch.device
     if text is not None:
         from continua.cli.attention import run as look
 
-        look(console, model, path, text, at, out)
+        look(console, model, path if opened is None else opened, text, at, out)
         return
     sides = [("encoder", model.encoder), ("decoder", model.decoder)] if isinstance(model, EncoderDecoder) else []
     for name, side in sides or [("", model)]:

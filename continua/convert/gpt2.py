@@ -7,6 +7,7 @@ from continua.convert.names import Entry, Layout, NameMap, norm
 from continua.models import Transformer, zoo
 
 A, F = "block.parts.0", "block.parts.1"
+END_OF_TEXT = 50256  # of the published vocabulary, and what is taken for it where config.json is silent
 
 
 def names(model: Transformer) -> NameMap:
@@ -59,7 +60,9 @@ def describe(model: Transformer) -> dict[str, Any]:
     """The sizes of a GPT-2 as ``config.json`` spells them."""
     embed: Any = model.embed
     first: Any = model.block.parts[0]
+    ends = {} if embed.vocab > END_OF_TEXT else {"bos_token_id": None, "eos_token_id": None}
     return {
+        **ends,
         "architectures": ["GPT2LMHeadModel"],
         "activation_function": "gelu_new",
         "vocab_size": embed.vocab,

@@ -15,8 +15,10 @@ from continua.convert.gpt2 import GPT2
 from continua.convert.llama import LLAMA
 from continua.convert.names import NameMap, widest
 from continua.convert.t5 import T5
+from continua.convert.tokenizer import write_tokeniser
 from continua.convert.vit import VIT
-from continua.errors import CheckpointError, ContinuaError, nearest
+from continua.data.tokens import Tokeniser
+from continua.errors import CheckpointError, ConfigError, ContinuaError, nearest
 from continua.models.store import CONFIG, WEIGHTS, read_json, read_tensors, refuse_pickle
 
 ARCHITECTURES: dict[str, Architecture] = {each.kind: each for each in (GPT2, BERT, T5, LLAMA, VIT, ALBERT)}
@@ -36,10 +38,25 @@ def from_hf(path: str | Path, dtype: torch.dtype | None = None) -> Any:
     return model
 
 
-def to_hf(model: Any, folder: str | Path) -> Path:
-    """Write a folder that Hugging Face loads and that gives the same numbers; the inverse of ``from_hf``."""
+def to_hf(
+    model: Any,
+    folder: str | Path,
+    *,
+    tokens: Tokeniser | None = None,
+    bos: int | None = None,
+    eos: int | None = None,
+) -> Path:
+    """Write a folder that Hugging Face loads and that gives the same numbers; the inverse of ``from_hf``.
+
+    ``tokens`` is the tokeniser of the model (``recipes.tokens_of(run)``) and becomes ``tokenizer.json``; ``bos`` and
+    ``eos`` are the numbers of the tokens that begin and end a text, for generation. A vocabulary of its own has none
+    unless they are given: the architecture's usual numbers would mean other tokens.
+    """
     folder = Path(folder)
     architecture, config = _recognise(model)
+    config |= _ends(model, tokens, bos, eos)
+    if tokens is not None:
+        write_tokeniser(tokens, folder, model.flows[-1].embed.room)
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     stored = architecture.names(model).store(state)
     config |= {"model_type": architecture.kind, "dtype": str(next(iter(state.values())).dtype).removeprefix("torch.")}
@@ -47,6 +64,24 @@ def to_hf(model: Any, folder: str | Path) -> Path:
     save_file(stored, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(config, indent=1), encoding="utf-8")
     return folder
+
+
+def _ends(model: Any, tokens: Tokeniser | None, bos: int | None, eos: int | None) -> dict[str, int | None]:
+    """The numbers of the first and the last token as ``config.json`` has them."""
+    given = {"bos_token_id": bos, "eos_token_id": eos}
+    vocab = model.flows[-1].embed.vocab
+    for name, number in given.items():
+        if number is not None and not (vocab is not None and 0 <= number < vocab):
+            got = f"{name}={number} for {vocab or 'no'} tokens"
+            raise ConfigError(
+                "bos and eos are tokens of the model", got=got, remedy="Leave them out if there are none."
+            )
+    if tokens is None:
+        return {name: number for name, number in given.items() if number is not None}
+    if vocab != tokens.size:
+        got = f"{tokens.size} tokens for a table of {vocab}"
+        raise ConfigError("the tokeniser belongs to another model", got=got, remedy="Give that of the model's own run.")
+    return given
 
 
 def hf_names(path: str | Path) -> NameMap:

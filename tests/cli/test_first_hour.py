@@ -195,3 +195,18 @@ def test_sentences_of_what_the_system_refuses():
     assert sentence(RuntimeError("first\nsecond")).startswith("this ended with RuntimeError: first. ")
     assert sentence(OSError("odd")).startswith("this ended with OSError: odd. ")
     assert callable(main)
+
+
+@pytest.mark.finding("N3")
+def test_attention_of_a_run_is_read_by_its_own_tokeniser(run, tmp_path):
+    done = typed("inspect", str(run), "--attention", "the cat", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "7 tokens: t h e · c a t" in done.stdout
+    assert (tmp_path / "attention.png").is_file()
+    done = typed("inspect", str(run), "--attention", "the cat the cat", "--out", str(tmp_path))
+    assert "cut after 8 tokens" in done.stdout
+    assert done.returncode == 0, done.stderr
+    done = typed("inspect", str(run), "--attention", " ", "--out", str(tmp_path))
+    assert done.returncode == 2
+    assert "--attention needs a text" in done.stderr
+    assert "does not know this character, got 'Ж'" in typed("inspect", str(run), "--attention", "Ж").stderr

@@ -26,7 +26,7 @@ MISSING: set[str] = {
 
     "S13", "D8",
 
-    "N3", "N5",
+    "N5",
 
 }  # fmt: skip
 
