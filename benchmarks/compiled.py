@@ -4,7 +4,7 @@
 
 CPU time in interleaved rounds, one thread, medians of ratios within a round with their 95 % interval; compiled means
 torch.compile with inductor on the processor, on both sides. ``--before FOLDER`` names a checkout of version 0.1, whose
-training step is timed beside ours in turns; without it git unpacks one from this repository's history.
+training steps and starts are timed beside ours in turns; without it git unpacks one from this repository's history.
 """
 
 import argparse
@@ -12,8 +12,6 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: its pools are sized when it loads
 
-import subprocess
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -24,6 +22,7 @@ import depth
 import torch
 import torch.nn.functional as F
 from common import Estimate, Row, cpu_seconds, environment, estimate, interleaved, peak_bytes, ratio, row, write
+from compiled_before import before
 from rich.console import Console
 from rich.table import Table
 from special_case import SHAPE, hugging_face
@@ -37,7 +36,6 @@ from continua.models.generate import decoding_step
 from continua.operators.cache import Cache, StaticCache
 from continua.tree import mapped
 
-FIRST = "3e69903"  # the last commit of version 0.1
 ELASTIC = {"vocab": 96, "d": 128, "heads": 4, "depth": 4, "context": 128}  # the demo's model
 SIZES = {"native": {"d": 128, "h": 4, "z": 4}, "half of all": {"d": 64, "h": 2, "z": 2}}
 
@@ -260,79 +258,6 @@ def solver_rows(size: Any, rounds: int, whole: float, searched: float) -> list[R
         limited(f"RK4 compiled whole, over its compiled field, {size.name}", over, whole, unit="%"),
         limited(name, extra, searched, unit="%"),
     ]
-
-
-# --- beside version 0.1 ----------------------------------------------------------------------------------------------
-
-WORKER = """
-import sys, time, gc, tempfile, warnings
-warnings.simplefilter("ignore")
-import torch
-import torch.nn.functional as F
-torch.set_num_threads(1)
-import continua as ct
-from continua.models import zoo
-torch.manual_seed(0)
-shape = {shape}
-sizes = {"vocab": shape["vocab"], "d": shape["d"], "heads": shape["heads"], "depth": shape["depth"]}
-model = zoo.gpt2(**sizes, context=shape["tokens"])
-ids = torch.randint(shape["vocab"], (shape["batch"], shape["tokens"] + 1))
-def step():
-    model.zero_grad(set_to_none=True)
-    F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).backward()
-step()
-gc.disable()
-print("ready", flush=True)
-for line in sys.stdin:
-    start = time.process_time()
-    step()
-    print(time.process_time() - start, flush=True)
-    gc.collect()
-"""
-
-
-class Beside:
-    """A process that takes a training step when it is told to, with the package of one folder."""
-
-    def __init__(self, folder: Path) -> None:
-        code = WORKER.replace("{shape}", repr(SHAPE))
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(folder)},
-            text=True,
-        )
-        self.process.stdout.readline()  # type: ignore[union-attr]
-
-    def __call__(self) -> float:
-        """CPU seconds of one step."""
-        self.process.stdin.write("go\n")  # type: ignore[union-attr]
-        self.process.stdin.flush()  # type: ignore[union-attr]
-        return float(self.process.stdout.readline())  # type: ignore[union-attr]
-
-    def close(self) -> None:
-        """End it."""
-        self.process.stdin.close()  # type: ignore[union-attr]
-        self.process.wait()
-
-
-def before(rounds: int, folder: str | None) -> list[Row]:
-    """The eager training step of a GPT-2 shape beside that of version 0.1, in two processes that take turns."""
-    here = Path(__file__).resolve().parent.parent
-    with tempfile.TemporaryDirectory() as made:
-        if folder is None:
-            archive = subprocess.run(["git", "-C", str(here), "archive", FIRST], check=True, capture_output=True).stdout
-            subprocess.run(["tar", "-x", "-C", made], input=archive, check=True)
-        sides = {"now": Beside(here), "0.1": Beside(Path(folder or made))}
-        try:
-            seen = interleaved(sides, rounds, 3)
-        finally:
-            for side in sides.values():
-                side.close()
-    got = ratio(seen["now"], seen["0.1"])
-    within = got.median <= 1.01 or (got.low <= 1.0 and got.high <= 1.03)
-    return [row("eager training step / version 0.1", got, target="≤ 1.01, or 1.00 inside and ≤ 1.03", held=within)]
 
 
 def main() -> None:
