@@ -18,7 +18,7 @@ from continua.flow.solvers.solver import ReversibleMethod, Solver
 from continua.flow.solvers.splitting import refuse_whole, splitting_of
 from continua.flow.stepping import StepPlan, dry_run, piece
 from continua.flow.trajectory import Piece, SaveAt, Trajectory, schedule, state_at
-from continua.flow.vectorfield import Cost, VectorField, differentiates, kinds_of
+from continua.flow.vectorfield import Bound, Cost, Costed, Flow, Shaped, Sum, VectorField, differentiates, kinds_of
 from continua.tree import mapped, tensors
 from continua.typing import Args, Tensor
 
@@ -61,6 +61,8 @@ def solve(
     problem = Problem(field, x0, _checked(x0, span), args, solver, save, observed)
     save.check(problem.span)
     _refuse_unfit(solver, field)
+    if not isinstance(field, Flow | Sum | Costed | Bound):
+        problem = replace(problem, field=Shaped(field))
     if isinstance(control, Adaptive) and torch.compiler.is_dynamo_compiling():
         from continua.flow.uncompiled import search  # all of it: a graph of the steps found would serve once
 

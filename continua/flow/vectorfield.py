@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from continua.errors import SolveError
 from continua.flow.state import axpy, scaled
 from continua.typing import Args, Tensor, VectorFunction
 
@@ -84,12 +85,38 @@ class Bound:
     @staticmethod
     def of(f: VectorFunction) -> "Bound":
         """The same function; one of which nothing is known has nothing to read and may be random."""
-        return f if isinstance(f, Bound) else Bound(f, quiet=False)
+        return f if isinstance(f, Bound) else Bound(Shaped(f), quiet=False)
 
     @property
     def bytes(self) -> int:
         """What the weights of one depth take that are still to be read, where it is known."""
         return self.read.bytes if isinstance(self.read, Reading) else 0
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """A function of which nothing is known, whose values must have the shape of the state: one number for each."""
+
+    f: VectorFunction
+
+    def __call__(self, z: float, x: Any, args: Args) -> Any:
+        """f(z, x, args); a value that would be broadcast, or is larger, is refused."""
+        value = self.f(z, x, args)
+        _check_shape(x, value)
+        return value
+
+
+def _check_shape(x: Any, value: Any) -> None:
+    if isinstance(x, tuple) and isinstance(value, tuple) and len(x) == len(value):
+        for one, own in zip(x, value, strict=True):
+            _check_shape(one, own)
+    elif isinstance(x, Tensor) and isinstance(value, Tensor) and x.shape == value.shape:
+        return
+    elif isinstance(x, tuple | Tensor):
+        got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        wanted = f"the shape {list(x.shape)}" if isinstance(x, Tensor) else f"the {len(x)} entries"
+        remedy = "Return one number for each number of the state: value.expand(x.shape), or value.sum(…)."
+        raise SolveError(f"the field needs {wanted} of the state", got=got, remedy=remedy)
 
 
 @dataclass(frozen=True)

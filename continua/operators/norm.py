@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from continua.axes import Grid, Grids
 from continua.checks import looking
 from continua.config import register
-from continua.errors import ContinuaError
+from continua.errors import ContinuaError, GridError
 from continua.fields import Parametrisation
 from continua.fields.role import GAIN, SHIFT
 from continua.flow.vectorfield import Bound
@@ -34,6 +34,13 @@ def standardise(x: Tensor, share: Tensor | None, eps: float, centred: bool) -> T
     if centred:
         x = x - _mean(x, share)
     return x * torch.rsqrt(_mean(x * x, share) + eps)
+
+
+def _refuse_one(d: Grid, norm: str) -> None:
+    """A single coordinate is its own mean: centred, it is zero whatever the data."""
+    if d.count == 1:
+        remedy = "Use at(d=2) or more, or a model with RMSNorm."
+        raise GridError(f"{norm} leaves nothing of a width of one", got="one node of d", remedy=remedy)
 
 
 @dataclass(frozen=True)
@@ -131,6 +138,7 @@ class LayerNorm(_Affine):
 
     def function(self, d: Grid) -> VectorFunction:
         """The fused kernel where weights are equal, the weighted form elsewhere."""
+        _refuse_one(d, "LayerNorm")
         return FusedLayerNorm(d.count, self.eps) if d.is_uniform else WeightedNorm(self.eps, centred=True)
 
 
@@ -167,6 +175,8 @@ class Constraint(_Affine):
 
     def function(self, d: Grid) -> VectorFunction:
         """The shifted and scaled standardisation."""
+        if self.centred:
+            _refuse_one(d, "Constraint")
         eps = self.eps
         centred = self.centred
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from continua.axes import GaussLegendre, Grid, Grids, Interval, grid_on
+from continua.axes import GaussLegendre, Grid, Grids, Interval, Midpoint, at, counted, grid_on
 from continua.errors import ContinuaError
+from continua.models import Transformer
 from continua.operators import Constraint, LayerNorm, Project, RMSNorm, SphereProjection
 from tests.bound import COUNTED, DEPTHS, UNEVEN, apply, counted_grids, double, uneven_grids
 from tests.cases import NORMS
@@ -183,3 +184,19 @@ def test_the_sphere_projection_keeps_directions_and_sets_the_radius() -> None:
     assert (ratio > 0).all()
     assert gap(apply(one, grids, y), y) < EXACT
     assert gap(apply(one, grids, 5 * X), y) < EXACT
+
+
+@pytest.mark.finding("S11")
+def test_a_width_of_one_is_refused_where_its_mean_is_taken_off() -> None:
+    """A single coordinate is its own mean: every state would be zero, whatever the data."""
+    grids = counted_grids()
+    one = replace(grids, d=counted(1, grids.d.weights))
+    for norm in (LayerNorm(COUNTED, affine=False), Project(LayerNorm(COUNTED, affine=False))):
+        with pytest.raises(ContinuaError, match=r"nothing of a width of one, got one node of d. Use at\(d=2\)"):
+            norm.bind(one)
+    model = Transformer.continuous(vocab=11, at=at(d=8, h=2, z=2))
+    for d in (1, Midpoint(1)):
+        with pytest.raises(ContinuaError, match=r"Use at\(d=2\) or more, or a model with RMSNorm"):
+            model.at(d=d)(torch.zeros(1, 3, dtype=torch.long))
+    assert model.at(d=2)(torch.zeros(1, 3, dtype=torch.long)).shape == (1, 3, 11)
+    assert apply(double(RMSNorm(COUNTED, affine=False)), one, random(1, 2, 1), DEPTHS[0]).abs().min() > 0.9

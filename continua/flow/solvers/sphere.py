@@ -62,7 +62,7 @@ class OnSphere(OneStep, Wrapper):
         """The tangent field: part by part for an inner solver that splits, whole otherwise."""
         if isinstance(field, Sum) and splits(self.inner):
             return Sum(
-                tuple(part if isinstance(part, Projection) else Flow(made_tangent(part.f)) for part in field.parts)
+                tuple(part if isinstance(part, Projection) else Flow(made_tangent(part)) for part in field.parts)
             )
         return made_tangent(field)
 
