@@ -108,8 +108,9 @@ def inspect(
         look_closer(path, at, dynamics, text, out or Path("runs/dynamics"), place, trust)
 
 
-@app.command()
+@app.command(context_settings={"help_option_names": []})
 def fit(
+    context: typer.Context,
     recipe: Annotated[
         str,
         typer.Argument(help="A shipped recipe (text, elastic, burgers, darcy, navier-stokes, …), or FILE.py:FUNCTION."),
@@ -132,6 +133,13 @@ def fit(
         bool, typer.Option("--compile", help="Compile the model, forward and backward (torch.compile).")
     ] = False,
     *,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings from a TOML or YAML file; --set counts after it.")
+    ] = None,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Check all settings, say what would happen, and write nothing.")
+    ] = False,
+    helps: Annotated[bool, typer.Option("--help", help="Show this message; with a RECIPE its settings too.")] = False,
     device: Device = "auto",
     threads: Threads = None,
     again: Annotated[
@@ -145,9 +153,39 @@ def fit(
 
     Exit codes: 0 done, 130 interrupted (Ctrl-C or SIGTERM; saved), 3 the last state could not be kept.
     """
+    if helps:
+        typer.echo(context.get_help())
+        if recipe:
+            from continua.cli.recipes import run as list_settings
+
+            list_settings(recipe)
+        return
     from continua.cli.fit import run as go
 
-    go(recipe, change or [], text, at, folder, resume, compiles, ready(device, threads), again=again, trust=trust)
+    go(
+        recipe,
+        change or [],
+        text,
+        at,
+        folder,
+        resume,
+        compiles,
+        ready(device, threads),
+        again=again,
+        trust=trust,
+        config=config,
+        dry=dry,
+    )
+
+
+@app.command()
+def recipes(
+    recipe: Annotated[str, typer.Argument(help="One of them, or FILE.py:FUNCTION: list its settings.")] = "",
+) -> None:
+    """List the recipes, or the settings of one with their defaults, ranges and meanings."""
+    from continua.cli.recipes import run
+
+    run(recipe)
 
 
 @app.command()

@@ -16,7 +16,8 @@ from continua.cli.again import code_of, goes_on
 from continua.cli.generate import Writing, written
 from continua.cli.pareto import FILE, hint, measure, show
 from continua.lab.figure import pyplot, save
-from continua.recipes import parse, resume, start, tokens_of
+from continua.recipes import resume, start, tokens_of
+from continua.settings.text import pairs
 from continua.training import Fitted, Run
 
 FULL = {"steps": 800, "evaluate_every": 200}  # under four minutes on two cores
@@ -35,7 +36,7 @@ def run(out: Path | None, again: str, changes: list[str], quick: bool, device: t
         console.print(
             "A quick check: a tiny model and few steps. Its text is noise; continua demo shows what is meant."
         )
-    fitted = _trained(console, folder, again, {**(QUICK if quick else FULL), **parse(changes)}, device)
+    fitted = _trained(console, folder, again, {**(QUICK if quick else FULL), **pairs(changes)}, device)
     code = code_of(console, fitted)
     if fitted.ended == "interrupted":
         words = f"continua demo{' --quick' if quick else ''}{f' --out {folder}' if out else ''} --again resume"

@@ -8,11 +8,14 @@ import typer
 from rich.console import Console
 
 from continua.cli.again import code_of, goes_on
+from continua.cli.recipes import dry_run
 from continua.cli.run import held_out_of
 from continua.cli.sizes import parse_at
 from continua.errors import ConfigError
-from continua.recipes import SHIPPED, changes_of, parse
+from continua.recipes import SHIPPED, changes_of
+from continua.recipes.listing import from_file
 from continua.recipes.runs import Prepared, prepare, prepare_again
+from continua.settings.text import pairs
 from continua.training import Run
 from continua.training.distributed import leads
 
@@ -29,16 +32,22 @@ def run(
     *,
     again: str = "",
     trust: bool = False,
+    config: Path | None = None,
+    dry: bool = False,
 ) -> None:
     """Start or resume, and say what to do next."""
     console = Console()
-    settings = parse(changes)
+    settings: dict[str, object] = {**(from_file(config) if config is not None else {}), **pairs(changes)}
+    recipe = recipe or str(settings.pop("recipe", ""))
     if text is not None:
         settings["text"] = str(text.absolute())
     if wish:
         settings["at"] = parse_at(wish)
     if compiles:
         settings["compile"] = True
+    if dry and resumed is None:
+        dry_run(_named(recipe), settings, _folder(recipe, folder))
+        return
     prepared = _prepared(console, recipe, settings, folder, resumed, again, trust)
     fitted = prepared.fit(str(device))
     code = code_of(console, fitted) if leads() else 0
@@ -72,14 +81,22 @@ def _prepared(
             remedy = "Say which: --resume RUN, or --folder RUN --again anew."
             raise ConfigError("--resume goes on with a run", got="--again anew", remedy=remedy)
         return prepare_again(resumed, settings, recipe, trust)
-    if not recipe:
-        remedy = f"Shipped: {', '.join(SHIPPED)}. Or go on with a run: --resume RUN."
-        raise ConfigError("fit needs a recipe", got="none", remedy=remedy)
-    folder = folder or Path("runs", Path(recipe.rpartition(":")[2] or recipe).stem)
+    folder = _folder(_named(recipe), folder)
     goes = goes_on(console, folder, again)
     if goes:
         return prepare_again(folder, settings, recipe, trust)
     return prepare(recipe, settings, folder, anew=goes is False)
+
+
+def _named(recipe: str) -> str:
+    if not recipe:
+        remedy = f"Shipped: {', '.join(SHIPPED)}. Or go on with a run: --resume RUN."
+        raise ConfigError("fit needs a recipe", got="none", remedy=remedy)
+    return recipe
+
+
+def _folder(recipe: str, folder: Path | None) -> Path:
+    return folder or Path("runs", Path(recipe.rpartition(":")[2] or recipe).stem)
 
 
 def command_to_go_on(run: Run) -> str:

@@ -23,9 +23,9 @@ class CheatsheetSettings:
     """``tolerance`` is rtol and atol of the solve, ``segment`` the Δz between checkpoints on a depth of length one.
 
     ``jacobian`` is the weight of the spectral norm of ∂F/∂X, ``modes`` counts the coefficients that the hypernetwork
-    emits for a depth, ``lr`` is AdamW's and ``kernel_lr`` Shampoo's. ``depth`` steps of Dopri5 are what the model
-    takes natively, where no tolerance is asked for: a cache of keys and values needs known steps. The rest is as in
-    ``TextSettings``.
+    emits for a depth, ``lr`` is AdamW's and ``kernel_lr`` Shampoo's. ``depth`` steps of Dopri5 are what the model takes
+    natively, where no tolerance is asked for: a cache of keys and values needs known steps. ``text``, ``pairs``, ``d``,
+    ``heads``, ``context``, ``batch``, ``decay`` and ``weights`` are as in ``TextSettings``.
     """
 
     text: str | None = None

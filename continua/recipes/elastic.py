@@ -16,8 +16,9 @@ from continua.training import Elastic
 @checked
 @dataclass(frozen=True)
 class ElasticSettings(TextSettings):
-    """The settings of ``text``, and how other sizes are drawn and taught (see ``training.Elastic``).
+    """The settings of ``text``, and how other sizes are drawn and taught.
 
+    ``draws``, ``parts``, ``start``, ``deep`` and ``share`` (there ``weight``) are those of ``training.Elastic``.
     ``matrix_lr`` > 0 trains the kernels by Muon at this rate: lower losses at every size, but the sizes lie farther
     apart (docs/benchmarks has the numbers).
     """

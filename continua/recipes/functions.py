@@ -31,8 +31,9 @@ class FunctionSettings:
 
     Data are generated on ``fine`` nodes once and kept. ``d``, ``m``, ``heads`` and ``depth`` are the native size,
     ``modes`` counts the waves of the convolution along each direction; ``attention`` adds attention to each step,
-    ``sharp`` says that inputs have jumps.
-    Matrices are trained by Muon at ``matrix_lr``, everything else by AdamW at ``lr``; ``order`` 1 is the loss in H¹.
+    ``sharp`` says that inputs have jumps. Matrices are trained by Muon at ``matrix_lr``, everything else by AdamW at
+    ``lr``; ``order`` 1 is the loss in H¹. ``batch`` functions make a step. ``draws`` is the seed of the data,
+    ``weights`` that of the first weights.
     """
 
     train: Size = 1024
@@ -50,14 +51,14 @@ class FunctionSettings:
     lr: NonNegative = 2e-3
     matrix_lr: NonNegative = 6e-3
     order: Annotated[int, Range(0, 1)] = 1
-    draws: Seed = 0  # the seed of the data
-    weights: Seed = 0  # the seed of the first weights
+    draws: Seed = 0
+    weights: Seed = 0
 
 
 @checked
 @dataclass(frozen=True)
 class BurgersSettings(FunctionSettings):
-    """Those of ``FunctionSettings``, for a circle, and the viscosity of the flow."""
+    """Those of ``FunctionSettings``, for a circle; ``viscosity`` is that of the flow."""
 
     modes: Size = 24
     viscosity: Positive = 0.01
@@ -84,6 +85,7 @@ class VorticitySettings(FunctionSettings):
     """Those of ``FunctionSettings``, for a torus: the vorticity of one time and of one unit later.
 
     Each flow is looked at ``times`` times and gives a pair less; those that are held out are of other flows.
+    ``viscosity`` is that of the fluid.
     """
 
     train: Size = 1900

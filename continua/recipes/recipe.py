@@ -10,11 +10,14 @@ from typing import Any
 
 from continua.errors import ConfigError, nearest
 from continua.optim import ByRole, Cosine, Schedule
+from continua.settings import door_of
+from continua.settings.text import valued
 from continua.tasks import Task, Tokeniser
 from continua.training import Training
 
 Recipe = Callable[..., "Bundle"]
 SHIPPED: dict[str, Recipe] = {}
+TRAINING = [f.name for f in fields(Training)]
 
 
 def shipped(recipe: Recipe) -> Recipe:
@@ -77,30 +80,39 @@ def _from_file(name: str) -> Recipe:
 def build(name: str, changes: Mapping[str, Any]) -> Bundle:
     """Call a recipe with some of its settings, and those of ``Training``, changed."""
     recipe = find(name)
+    changes = valued_changes(name, changes)
     own = keys(recipe)
-    training = [f.name for f in fields(Training)]
-    for key in changes:
-        if key not in own and key not in training:
-            raise ConfigError(f"{name} has no such setting", got=key, remedy=nearest(key, [*own, *training]))
     made = _call(recipe, {key: value for key, value in changes.items() if key in own})
-    changed = {key: value for key, value in changes.items() if key in training}
+    changed = {key: value for key, value in changes.items() if key in TRAINING}
     return replace(made, training=replace(made.training, **changed))
+
+
+def valued_changes(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes as values of the right type; what was typed is read by the annotation of its setting."""
+    recipe = find(name)
+    own = keys(recipe)
+    for key in changes:
+        if key not in own and key not in TRAINING:
+            raise ConfigError(f"{name} has no such setting", got=key, remedy=nearest(key, [*own, *TRAINING]))
+    homes = {key: settings_of(recipe) if key in own else Training for key in changes}
+    return {key: valued(homes[key], key, value) for key, value in changes.items()}
 
 
 def keys(recipe: Recipe) -> list[str]:
     """What can be set: the parameters of the function, or the fields of its one settings object."""
-    settings = _settings(recipe)
-    return list(inspect.signature(recipe).parameters) if settings is None else [f.name for f in fields(settings)]
+    return list(door_of(settings_of(recipe)).parameters)
 
 
-def _settings(recipe: Recipe) -> Any:
+def settings_of(recipe: Recipe) -> Any:
+    """What has the settings of a recipe: the class of its one settings object, or the function itself."""
     given = list(inspect.signature(recipe).parameters.values())
-    return given[0].annotation if len(given) == 1 and is_dataclass(given[0].annotation) else None
+    alone = len(given) == 1 and is_dataclass(given[0].annotation)
+    return given[0].annotation if alone else recipe
 
 
 def _call(recipe: Recipe, values: Mapping[str, Any]) -> Bundle:
-    settings = _settings(recipe)
-    return recipe(**values) if settings is None else recipe(settings(**values))
+    settings = settings_of(recipe)
+    return recipe(**values) if settings is recipe else recipe(settings(**values))
 
 
 def parse(pairs: list[str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 from continua.config import from_plain, to_plain
 from continua.errors import ConfigError, RunError
 from continua.files import fault_of, inside, read_bytes, sha256_of
-from continua.recipes.recipe import SHIPPED, Bundle, build, find, is_file, keys
+from continua.recipes.recipe import SHIPPED, Bundle, build, find, is_file, keys, valued_changes
 from continua.tasks import Tokeniser
 from continua.training import Fitted, Run, train
 from continua.training.distributed import leads
@@ -53,6 +53,7 @@ def prepare(name: str, changes: Mapping[str, Any], folder: str | Path, anew: boo
     folder = Path(folder)
     if leads() and not anew:
         Run.planned(folder, Plan({}, new=True))  # refused before long work
+    changes = valued_changes(name, changes)
     bundle = build(name, changes)
     copies = _copies(name, bundle)
     plan = Plan(about_of(name, _carried(changes, copies), bundle), copies, new=True)
@@ -67,8 +68,10 @@ def prepare_again(
     ``recipe`` names it, which a run of a recipe from a file needs unless it is trusted (``trust``).
     """
     run = Run.open(folder)
+    name = recipe or str(run.about.get("recipe"))
+    if changes and (recipe or name in SHIPPED):
+        changes = valued_changes(name, changes)
     bundle = bundle_of(run, changes, recipe, trust)
-    name = recipe or str(run.about["recipe"])
     changed = {**changes_of(run), **(changes or {})}
     copies = run.about.get("files") or {}
     about = about_of(name, _carried(changed, copies), bundle)

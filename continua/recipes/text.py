@@ -23,7 +23,8 @@ class TextSettings:
     """``text`` is a file (the source of Python's own library if None); ``pairs`` > 0 learns so many byte-pair tokens.
 
     ``d``, ``heads``, ``depth`` and ``context`` are the native size; ``discrete`` trains the plain GPT of that size
-    instead of the continuous model, with the same everything.
+    instead of the continuous model, with the same everything. ``batch`` windows of the text make a step; ``lr`` is the
+    highest learning rate, ``decay`` the weight decay of AdamW. ``weights`` is the seed of the first weights.
     """
 
     text: str | None = None
@@ -36,7 +37,7 @@ class TextSettings:
     lr: NonNegative = 2e-3
     decay: NonNegative = 0.1
     discrete: bool = False
-    weights: Seed = 0  # the seed of the first weights
+    weights: Seed = 0
 
 
 @shipped

@@ -21,7 +21,9 @@ class VisionSettings:
     """``cells`` in each direction, polynomials up to ``degree``, windows of ``reach`` and a ``ridge`` (see ``Tiling``).
 
     ``d``, ``heads`` and ``depth`` are the native size. ``kernel_lr`` is Muon's, for kernels, ``lr`` AdamW's, for all
-    else. ``warp``, ``missing`` and ``apart`` change training images (see ``Images``).
+    else. ``decay`` is the weight decay of both. ``batch`` images make a step.
+    ``warp``, ``missing`` and ``apart`` change training images (see ``Images``). ``weights`` is the seed of the first
+    weights.
     """
 
     cells: Size = 2
@@ -38,7 +40,7 @@ class VisionSettings:
     warp: NonNegative = 0.1
     missing: PartialShare = 0.75
     apart: bool = True
-    weights: Seed = 0  # the seed of the first weights
+    weights: Seed = 0
 
 
 @checked

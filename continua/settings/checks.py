@@ -9,7 +9,7 @@
 import ast
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -356,14 +356,15 @@ class Either:
         return next((option.bounds for option in self.options if isinstance(option, Number)), "")
 
     def take(self, value: Any) -> Any:
-        return self._first(lambda option: option.take(value))
+        return self._first(lambda option: option.take(value), self.options)
 
     def read(self, text: str, build: Build) -> Any:
-        return self._first(lambda option: option.read(text, build))
+        last = sorted(self.options, key=lambda option: isinstance(option, Text))  # anything can be read as text
+        return self._first(lambda option: option.read(text, build), last)
 
-    def _first(self, tried: Callable[[Any], Any]) -> Any:
+    def _first(self, tried: Callable[[Any], Any], options: Sequence[Any]) -> Any:
         telling = Unfit()
-        for option in self.options:
+        for option in options:
             try:
                 return tried(option)
             except Unfit as unfit:

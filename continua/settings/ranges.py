@@ -29,12 +29,18 @@ class Range:
 
     def __str__(self) -> str:
         parts = (
-            "" if self.low is None else f"≥ {self.low:g}",
-            "" if self.above is None else f"> {self.above:g}",
-            "" if self.high is None else f"≤ {self.high:g}",
-            "" if self.below is None else f"< {self.below:g}",
+            "" if self.low is None else f"≥ {_short(self.low)}",
+            "" if self.above is None else f"> {_short(self.above)}",
+            "" if self.high is None else f"≤ {_short(self.high)}",
+            "" if self.below is None else f"< {_short(self.below)}",
         )
         return " and ".join(filter(None, parts))
+
+
+def _short(number: float) -> str:
+    if number >= 2**31 and math.log2(number).is_integer():
+        return f"2^{math.log2(number):g}"
+    return f"{number:g}" if abs(number) < 1e6 else f"{number:,}"
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ FINITE = Range()
 Count = Annotated[int, Range(low=1)]
 Size = Annotated[int, Range(low=1), Allocates()]
 Whole = Annotated[int, Range(low=0)]
-Seed = Annotated[int, Range(low=0, high=2**63 - 1)]
+Seed = Annotated[int, Range(low=0, below=2**63)]
 Positive = Annotated[float, Range(above=0)]
 NonNegative = Annotated[float, Range(low=0)]
 Share = Annotated[float, Range(low=0, high=1)]

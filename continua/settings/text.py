@@ -3,7 +3,7 @@
 import ast
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,14 +23,24 @@ class Setting:
     about: str
 
 
-def pairs(typed: Iterable[str]) -> dict[str, str]:
-    """``key=value`` as typed, both as text."""
-    found: dict[str, str] = {}
+class Typed(str):
+    """Text that stands for a value: it is read by the annotation of its setting when that is known."""
+
+    __slots__ = ()
+
+
+def pairs(typed: Iterable[str]) -> dict[str, Typed]:
+    """``key=value`` as typed.
+
+    >>> pairs(["steps=500"])
+    {'steps': '500'}
+    """
+    found: dict[str, Typed] = {}
     for pair in typed:
         key, equals, text = pair.partition("=")
         if not equals or not key.strip():
             raise ConfigError("settings are written key=value", got=repr(pair), remedy="For example --set steps=500.")
-        found[key.strip()] = text.strip()
+        found[key.strip()] = Typed(text.strip())
     return found
 
 
@@ -120,18 +130,9 @@ def _default(parameter: inspect.Parameter) -> str:
     return str(parameter.default)
 
 
-def typed(thing: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that a file gave, for settings of a class or function: text is read by the annotation where needed."""
+def valued(thing: Any, name: str, value: Any) -> Any:
+    """A value for one setting of a class or function; what was typed is read by the annotation."""
+    if isinstance(value, Typed):
+        return read(thing, name, str(value))
     door = door_of(thing)
-    found = {}
-    for name, value in values.items():
-        if name not in door.checks:
-            door.refuse_unknown(name)
-        check = door.checks[name]
-        try:
-            found[name] = check.take(value)
-        except Unfit as unfit:
-            if not isinstance(value, str):
-                door.refuse(name, value, check, unfit)
-            found[name] = read(thing, name, value)
-    return found
+    return door.take(name, value, door.checks[name])

@@ -20,16 +20,16 @@ PRECISIONS = {"float32": None, "float64": None, "bfloat16": torch.bfloat16}
 class Training:
     """``steps`` of one batch each, cut into ``accumulate`` micro-batches.
 
-    ``clip`` bounds the norm of the gradient. ``precision`` "bfloat16" computes fields in half precision with the state
-    and the weights in full, "float64" makes the weights double, "float32" takes the model as it is. Every
-    ``evaluate_every`` steps the held-out data are measured, every ``save_every`` steps a checkpoint is written.
-    ``patience`` ends the run after so many evaluations without a better one. ``adjoint`` says how gradients are
-    computed. ``at`` is the discretisation on which the loss, its running costs and held-out data are computed, a
-    tolerance instead of steps among them (None: the native one); one that is drawn anew at every step
-    (``Discretisations``) serves the loss alone, and held-out data are measured on the native one. ``elastic`` lets
-    other sizes learn beside the native one. ``compile`` runs the model through ``torch.compile``, forward and
-    backward; where steps are searched for, the field alone. ``sharded`` shards weights among
-    processes instead of copying them. ``tensorboard`` draws the history as curves, into the run's folder ``curves``.
+    ``seed`` decides all that is drawn: batches, dropout, sizes. ``clip`` bounds the norm of the gradient. ``precision``
+    "bfloat16" computes fields in half precision with the state and the weights in full, "float64" makes the weights
+    double, "float32" takes the model as it is. Every ``evaluate_every`` steps the held-out data are measured, every
+    ``save_every`` steps a checkpoint is written. ``patience`` ends the run after so many evaluations without a better
+    one. ``adjoint`` says how gradients are computed. ``at`` is the discretisation on which the loss, its running costs
+    and held-out data are computed, a tolerance instead of steps among them (None: the native one); one that is drawn
+    anew at every step (``Discretisations``) serves the loss alone, and held-out data are measured on the native one.
+    ``elastic`` lets other sizes learn beside the native one. ``compile`` runs the model through ``torch.compile``,
+    forward and backward; where steps are searched for, the field alone. ``sharded`` shards weights among processes
+    instead of copying them. ``tensorboard`` draws the history as curves, into the run's folder ``curves``.
     ``time_limit`` is how many seconds processes wait for one of them that does not answer any more.
     """
 
@@ -47,11 +47,9 @@ class Training:
     compile: bool = False
     sharded: bool = False
     tensorboard: bool = False
-    time_limit: float = 600.0
+    time_limit: Positive = 600.0
 
     def __post_init__(self) -> None:
-        if not self.time_limit > 0:
-            raise ConfigError("time_limit is a number of seconds", got=self.time_limit, remedy="Use one above zero.")
         discretisations(self.at)  # refuses what is none
         if self.precision not in PRECISIONS:
             remedy = nearest(self.precision, list(PRECISIONS))

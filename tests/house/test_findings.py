@@ -19,7 +19,7 @@ IDS = {
 
 # Without a test as yet: take an id out in the commit that brings its test.
 MISSING: set[str] = {
-    "S4", "X3", "N9",
+    "X3", "N9",
 
     "S12",
     "D12", "X1",
