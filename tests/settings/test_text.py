@@ -82,8 +82,8 @@ def test_what_cannot_be_read_is_answered_with_a_sentence(typed: str, tmp_path: P
 
 
 def test_a_setting_without_an_equals_sign_is_refused() -> None:
-    for typed in ("steps", "=5", ""):
-        with refused(ConfigError, repr(typed), "--set steps=500"):
+    for typed in ("steps", "=5"):
+        with refused(ConfigError, f"got {typed}", "--set steps=500"):
             pairs([typed])
 
 
