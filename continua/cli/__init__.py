@@ -137,7 +137,7 @@ def fit(
         Path | None, typer.Option(help="Settings from a TOML or YAML file; --set counts after it.")
     ] = None,
     dry: Annotated[
-        bool, typer.Option("--dry-run", help="Check all settings, say what would happen, and write nothing.")
+        bool, typer.Option("--dry-run", help="Check settings, say what would happen, write nothing.")
     ] = False,
     helps: Annotated[bool, typer.Option("--help", help="Show this message; with a RECIPE its settings too.")] = False,
     device: Device = "auto",
@@ -154,28 +154,23 @@ def fit(
     Exit codes: 0 done, 130 interrupted (Ctrl-C or SIGTERM; saved), 3 the last state could not be kept.
     """
     if helps:
-        typer.echo(context.get_help())
-        if recipe:
-            from continua.cli.recipes import run as list_settings
-
-            list_settings(recipe)
+        _help(context, recipe)
         return
+    from continua.cli.fit import Options
     from continua.cli.fit import run as go
 
-    go(
-        recipe,
-        change or [],
-        text,
-        at,
-        folder,
-        resume,
-        compiles,
-        ready(device, threads),
-        again=again,
-        trust=trust,
-        config=config,
-        dry=dry,
-    )
+    place = ready(device, threads)
+    options = Options(again, trust, config, dry)
+    go(recipe, change or [], text, at, folder, resume, compiles, place, options=options)
+
+
+def _help(context: typer.Context, recipe: str) -> None:
+    """The usual help of a command; with a recipe its settings too."""
+    typer.echo(context.get_help())
+    if recipe:
+        from continua.cli.recipes import run as list_settings
+
+        list_settings(recipe)
 
 
 @app.command()

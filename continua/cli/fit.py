@@ -1,6 +1,7 @@
 """``continua fit``: train a recipe, or go on with a run."""
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,6 +21,18 @@ from continua.training import Run
 from continua.training.distributed import leads
 
 
+@dataclass(frozen=True)
+class Options:
+    """``again`` (resume, anew or ask) where the folder has a run, ``trust`` in what a run names, settings from a file
+    (``config``), and whether only to say what would happen (``dry``).
+    """
+
+    again: str = ""
+    trust: bool = False
+    config: Path | None = None
+    dry: bool = False
+
+
 def run(
     recipe: str,
     changes: list[str],
@@ -30,14 +43,14 @@ def run(
     compiles: bool,
     device: torch.device,
     *,
-    again: str = "",
-    trust: bool = False,
-    config: Path | None = None,
-    dry: bool = False,
+    options: Options = Options(),  # noqa: B008  (frozen)
 ) -> None:
     """Start or resume, and say what to do next."""
     console = Console()
-    settings: dict[str, object] = {**(from_file(config) if config is not None else {}), **pairs(changes)}
+    settings: dict[str, object] = {
+        **(from_file(options.config) if options.config is not None else {}),
+        **pairs(changes),
+    }
     recipe = recipe or str(settings.pop("recipe", ""))
     if text is not None:
         settings["text"] = str(text.absolute())
@@ -45,10 +58,10 @@ def run(
         settings["at"] = parse_at(wish)
     if compiles:
         settings["compile"] = True
-    if dry and resumed is None:
+    if options.dry and resumed is None:
         dry_run(_named(recipe), settings, _folder(recipe, folder))
         return
-    prepared = _prepared(console, recipe, settings, folder, resumed, again, trust)
+    prepared = _prepared(console, recipe, settings, folder, resumed, options.again, options.trust)
     fitted = prepared.fit(str(device))
     code = code_of(console, fitted) if leads() else 0
     if not leads():  # one of many processes: the first one speaks

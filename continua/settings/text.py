@@ -39,7 +39,8 @@ def pairs(typed: Iterable[str]) -> dict[str, Typed]:
     for pair in typed:
         key, equals, text = pair.partition("=")
         if not equals or not key.strip():
-            raise ConfigError("settings are written key=value", got=pair or "nothing", remedy="For example --set steps=500.")
+            remedy = "For example --set steps=500."
+            raise ConfigError("settings are written key=value", got=pair or "nothing", remedy=remedy)
         found[key.strip()] = Typed(text.strip())
     return found
 
