@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from continua.axes import Discretisation
+from continua.cli.out import writing
 from continua.cli.tokens import context_of, token_table
 from continua.errors import CheckpointError, ConfigError, ContinuaError, ShapeError, install
 from continua.lab import (
@@ -45,13 +46,14 @@ def run(console: Console, model: Any, where: "Path | Run", text: str, wish: Disc
     maps = attention_maps(model, torch.tensor([ids], device=next(model.parameters()).device), model.settle(wish))
     heads = head_table(maps)
     _print_summary(console, heads, labels)
-    figures = [
-        plot_attention(maps, out / "attention.png", labels),
-        plot_patterns(heads, out / "patterns.png"),
-        plot_entropy(maps, out / "entropy.png"),
-        plot_rollout(rollout([one for one in maps if one.is_self]), out / "rollout.png", labels),
-    ]
-    console.print("Figures: " + ", ".join(str(figure) for figure in figures), soft_wrap=True)
+    with writing(out):
+        figures = [
+            plot_attention(maps, out / "attention.png", labels),
+            plot_patterns(heads, out / "patterns.png"),
+            plot_entropy(maps, out / "entropy.png"),
+            plot_rollout(rollout([one for one in maps if one.is_self]), out / "rollout.png", labels),
+        ]
+    console.print("Figures: " + ", ".join(str(figure) for figure in figures), soft_wrap=True, markup=False)
 
 
 def tokenise(where: "Path | Run", text: str) -> tuple[list[int], list[str]]:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from continua.axes import Discretisation, GaussLegendre, Interval, Midpoint, Trapezoid
 from continua.cli import parity
+from continua.cli.out import folder_for, writing
 from continua.errors import install
 from continua.flow import RK4, LieTrotter, Solver, Strang
 from continua.models import Batch, Transformer
@@ -33,17 +34,18 @@ def run(out: Path) -> None:
     """Print the tables, write ``refinement.png`` and a small model into ``out``."""
     console = Console()
     start = time.perf_counter()
-    out.mkdir(parents=True, exist_ok=True)
+    folder_for(out)
     _parity(console)
     with torch.no_grad():
         found = _refinement(console)
         model = _sizes(console)
-    model.save(out / "model")
     from continua.cli.figure import draw
 
-    draw(found, smooth_model(Interval(), Causal()), out / "refinement.png")
-    console.print(f"\nFigure: {out / 'refinement.png'}   model: {out / 'model'}")
-    console.print(f"Look inside it: continua inspect {out / 'model'} --at d=16,z=2")
+    with writing(out):
+        model.save(out / "model")
+        draw(found, smooth_model(Interval(), Causal()), out / "refinement.png")
+    console.print(f"\nFigure: {out / 'refinement.png'}   model: {out / 'model'}", markup=False)
+    console.print(f"Look inside it: continua inspect {out / 'model'} --at d=16,z=2", markup=False)
     console.print(f"Done in {time.perf_counter() - start:.0f} s.")
 
 

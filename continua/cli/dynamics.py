@@ -85,7 +85,7 @@ def run(console: Console, model: Any, where: "Path | Run", text: str | None, wis
             remedy = "Choose a folder that can be written: --out FOLDER."
             raise ConfigError(f"the figures cannot be written to {out}", got=got, remedy=remedy) from problem
     show(console, found, labels)
-    console.print("Written: " + ", ".join(str(path) for path in made), soft_wrap=True)
+    console.print("Written: " + ", ".join(str(path) for path in made), soft_wrap=True, markup=False)
 
 
 def measure(seen: Recording, watch: Callable[[str], ReportCount]) -> Findings:
@@ -143,7 +143,9 @@ def _numbers(
     if texts is not None:
         remedy = "Copy the tokenizer.json of the model into its folder, or leave --text out."
         raise CheckpointError("--text needs a tokeniser", got=f"no tokenizer.json in {where}", remedy=remedy)
-    console.print(f"No tokeniser in {where}: {DRAWN[0]} texts of {DRAWN[1]} random tokens are read.", soft_wrap=True)
+    console.print(
+        f"No tokeniser in {where}: {DRAWN[0]} texts of {DRAWN[1]} random tokens are read.", soft_wrap=True, markup=False
+    )
     drawn = torch.randint(vocabulary or 1, DRAWN, generator=torch.Generator().manual_seed(0)).tolist()
     return drawn, [[str(number) for number in row] for row in drawn]
 

@@ -115,7 +115,7 @@ def sizes_for(console: Console, path: Path, wish: str, device: torch.device, tru
         with writing(kept):
             found.save(kept)
     point = found.pick(**{name: _number(text) for name, text in limits.items()})
-    console.print(f"{wish}: {point.name}, held-out loss {point.loss:.4f}, {1e3 * point.seconds:.2f} ms")
+    console.print(f"{wish}: {point.name}, held-out loss {point.loss:.4f}, {1e3 * point.seconds:.2f} ms", markup=False)
     return point.at
 
 

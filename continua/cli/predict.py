@@ -1,6 +1,8 @@
 """``continua predict RUN --grid FILE``: answer functions that were observed at any points."""
 
 import csv
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,7 +10,10 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from continua.errors import GridError
+from continua.axes import Axis, Circle, factors
+from continua.cli.out import refuse_unwritable, writing
+from continua.cli.sizes import check_which
+from continua.errors import ConfigError, GridError
 from continua.models import Batch
 from continua.models.latent import Latent, inside
 from continua.tasks.functions import predict
@@ -21,6 +26,12 @@ SHAPES = (
 )
 
 
+SUFFIXES = (".npz", ".csv")
+# what numpy's reader of archives raises over files that are damaged, or whose heads promise too much
+UNREADABLE = (ValueError, OSError, TypeError, AttributeError, KeyError, EOFError, SyntaxError, MemoryError,
+              NotImplementedError, OverflowError, zipfile.BadZipFile, zlib.error)  # fmt: skip
+
+
 class Observed(NamedTuple):
     """Points [n, k], and values [count, n, c] where there are some."""
 
@@ -31,6 +42,10 @@ class Observed(NamedTuple):
 def run(folder: Path, grid: Path, asked: Path | None, out: Path | None, which: str, device: torch.device) -> None:
     """Read the file, answer, write."""
     console = Console()
+    check_which(which)
+    out = out or folder / f"{grid.stem}-answer.npz"
+    refuse_suffix(out)
+    refuse_unwritable(out)
     model = Run.open(folder).model(which).to(device)
     axis = model.axes.t
     if not isinstance(model.embed, Latent):
@@ -41,14 +56,16 @@ def run(folder: Path, grid: Path, asked: Path | None, out: Path | None, which: s
     seen = read(grid, dim, channels)
     if seen.inputs is None:
         raise GridError("there is nothing to answer", got=f"{grid} has no inputs", remedy=SHAPES)
-    inside(axis, seen.points)
+    in_domain(axis, seen.points)
     wanted = seen.points if asked is None else read(asked, dim, None).points
-    inside(axis, wanted)
+    in_domain(axis, wanted)
+    if out.suffix == ".csv" and len(seen.inputs) != 1:
+        raise GridError("a .csv holds one function", got=f"{len(seen.inputs)}", remedy="Write an .npz.")
     batch = Batch(seen.inputs, times=seen.points, asked=None if asked is None else wanted)
     with share_bar("predicting") as watch:
         answer = predict(model, batch, watch).cpu().numpy()
-    out = out or folder / f"{grid.stem}-answer.npz"
-    write(out, wanted.numpy(), answer)
+    with writing(out):
+        write(out, wanted.numpy(), answer)
     mean = float(answer.mean())
     spread = float(answer.std())
     console.print(
@@ -56,7 +73,28 @@ def run(folder: Path, grid: Path, asked: Path | None, out: Path | None, which: s
         f"spread {spread:.4g}",
         highlight=False,
     )
-    console.print(f"written: {out}", highlight=False)
+    console.print(f"written: {out}", highlight=False, markup=False)
+
+
+def refuse_suffix(out: Path) -> None:
+    """An answer is an .npz or a .csv: exactly the file that is named is written."""
+    if out.suffix not in SUFFIXES:
+        got = f"{out.name!r}"
+        raise ConfigError(
+            "answers are written as .npz or .csv", got=got, remedy=f"Write --out {out.stem or 'out'}.npz."
+        )
+
+
+def in_domain(axis: Axis, points: torch.Tensor) -> None:
+    """Refuse points outside the domain, and points of a circle that lie more than a turn apart."""
+    inside(axis, points)
+    for i, line in enumerate(factors(axis)):
+        if isinstance(line, Circle) and len(points):
+            low = float(points[:, i].min())
+            high = float(points[:, i].max())
+            if not high - low <= line.length:
+                remedy = f"A turn is {line.length:g} long: take the points modulo that."
+                raise GridError("points of a circle lie within one turn", got=f"{low:g} to {high:g}", remedy=remedy)
 
 
 def read(path: Path, dim: int, channels: int | None) -> Observed:
@@ -93,13 +131,18 @@ def _from_npz(path: Path) -> tuple[Any, Any]:
             if "points" not in found:
                 raise GridError("the file has no points", got=f"{path}: {', '.join(found)}", remedy=SHAPES)
             return found["points"].astype(np.float64), found["inputs"].astype(np.float64) if "inputs" in found else None
-    except (ValueError, OSError, TypeError, AttributeError) as broken:
+    except GridError:
+        raise
+    except UNREADABLE as broken:
         raise GridError("this file cannot be read", got=f"{path}: {broken}", remedy=SHAPES) from broken
 
 
 def _from_csv(path: Path, dim: int) -> tuple[Any, Any]:
-    with path.open(newline="") as file:
-        rows = [row for row in csv.reader(file) if row]
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, ValueError, csv.Error) as broken:
+        raise GridError("this file cannot be read", got=f"{path}: {broken}", remedy=SHAPES) from broken
     try:
         float(rows[0][0])
     except (ValueError, IndexError):

@@ -63,7 +63,7 @@ def _drift(console: Console, run: Run, model: Any, trust: bool) -> None:
         try:
             loss = task.evaluate(model.at(**wish)).main
         except ContinuaError as refused:
-            table.add_row(name, "-", str(refused))
+            table.add_row(name, "-", escape(str(refused)))
             continue
         base = loss if base is None else base
         table.add_row(name, f"{loss:.4f}", f"{100 * (loss / base - 1):+.1f} %")

@@ -2,9 +2,11 @@
 
 import contextlib
 import hashlib
+import hmac
 import inspect
 import json
 import os
+import secrets
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
@@ -23,6 +25,7 @@ from continua.data.generation import ShareDone
 from continua.data.navier_stokes import vorticity_pairs
 from continua.data.pairs import Pairs
 from continua.errors import ConfigError, ContinuaError, nearest
+from continua.files import read_bytes
 
 TENSORS = ("inputs", "outputs", "points")
 CONTIGUOUS = torch.contiguous_format
@@ -78,21 +81,62 @@ def cached(
 ) -> Pairs:
     """``make(**settings, watch=watch)``, or what it made before with the same name, version and settings.
 
-    A damaged file is made anew. Where nothing can be written the set is returned all the same, with a warning.
-    Two processes may make the same set at once: each file appears whole.
+    A file that is damaged, holds another set than its name says, or was not made by this user (its seal, an HMAC under
+    a key that only this user has, is wrong) is made anew. Where nothing can be written the set is returned all the
+    same, with a warning. Two processes may make the same set at once: each file appears whole.
     """
-    path = (root or cache_folder()) / f"{name}-{key_of(name, version, settings)[:32]}.safetensors"
+    key = key_of(name, version, settings)
+    path = (root or cache_folder()) / f"{name}-{key[:32]}.safetensors"
     if path.exists():
         try:
-            return load(path)
+            pairs, about = _read(path)
+            if _is_sealed(path, key, pairs, about):
+                return pairs
         except ContinuaError as damage:
             warnings.warn(f"a cached set is made anew: {damage}", stacklevel=2)
     pairs = make(**settings, watch=watch)
     try:
-        save(pairs, path)
+        save(pairs, path, {"request": key, "seal": seal_of(key, pairs.sha256)})
     except OSError as problem:
         warnings.warn(f"{name} was not kept for the next time ({problem}).", stacklevel=2)
     return pairs
+
+
+def _is_sealed(path: Path, key: str, pairs: Pairs, about: Mapping[str, str]) -> bool:
+    """Whether a file is what this user made for this request; False of files of 0.1, which have no seal."""
+    if "seal" not in about:
+        return False
+    if about.get("request") != key:
+        raise ConfigError(f"{path} holds another set", got="the seal of another request", remedy="Delete it.")
+    if not hmac.compare_digest(about["seal"].encode(), seal_of(key, pairs.sha256).encode()):
+        raise ConfigError(f"{path} was not made here", got="a seal of somebody else", remedy="Delete it.")
+    return True
+
+
+def seal_of(key: str, content: str) -> str:
+    """An HMAC that says: this content was computed by this user for this request."""
+    return hmac.new(_secret(), f"{key} {content}".encode(), "sha256").hexdigest()
+
+
+def _secret() -> bytes:
+    """A key of this user, made when it is first needed; where none can be kept, a checksum without one has to do."""
+    named = os.environ.get("CONTINUA_STATE") or os.environ.get("XDG_STATE_HOME")
+    path = (Path(named) if named else Path("~/.local/state").expanduser()) / "continua" / "seal.key"
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, aside = tempfile.mkstemp(dir=path.parent)  # readable by its owner alone
+            with os.fdopen(handle, "wb") as file:
+                file.write(secrets.token_bytes(32))
+            try:
+                os.link(aside, path)  # the first of two processes wins
+            except FileExistsError:
+                pass
+            finally:
+                os.unlink(aside)
+        return read_bytes(path, 4096)
+    except OSError:
+        return b""
 
 
 def cache_folder() -> Path:
@@ -111,14 +155,14 @@ def key_of(name: str, version: int, settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def save(pairs: Pairs, path: Path) -> Path:
+def save(pairs: Pairs, path: Path, more: Mapping[str, str] | None = None) -> Path:
     """Write one safetensors file: inputs, outputs, points, and the name, domain and sha256 of them.
 
     Written aside, flushed to the disk, then named: a crash leaves the file whole or not there.
     """
     # clones: inputs and outputs may be parts of one path, and safetensors refuses tensors that share their memory
     tensors = {what: getattr(pairs, what).detach().cpu().clone(memory_format=CONTIGUOUS) for what in TENSORS}
-    about = {"name": pairs.name, "axis": json.dumps(to_plain(pairs.axis)), "sha256": pairs.sha256}
+    about = {"name": pairs.name, "axis": json.dumps(to_plain(pairs.axis)), "sha256": pairs.sha256, **(more or {})}
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, aside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     try:
@@ -136,8 +180,15 @@ def save(pairs: Pairs, path: Path) -> Path:
 
 def load(path: Path) -> Pairs:
     """The pairs of such a file; one that is not what was written is refused."""
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[Pairs, dict[str, str]]:
+    """The pairs of a file, and what is written beside them."""
     remedy = "Delete it and make or fetch it again."
     try:
+        if path.exists() and not path.is_file():
+            raise OSError(f"{path.name} is not a plain file")
         with safe_open(path, "pt") as file:
             about = file.metadata() or {}
             missing = [name for name in TENSORS if name not in file.keys()]  # noqa: SIM118 (not a dict)
@@ -155,4 +206,4 @@ def load(path: Path) -> Pairs:
         raise ConfigError(f"{path} cannot be read", got=str(problem), remedy=remedy) from problem
     if pairs.sha256 != about["sha256"]:
         raise ConfigError(f"{path} is damaged", got="another sha256 than its own", remedy=remedy)
-    return pairs
+    return pairs, about

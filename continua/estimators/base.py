@@ -1,5 +1,6 @@
 """What estimators of series share: reading series in every form, training, saving."""
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from continua.data.generation import generator_for
 from continua.data.ragged import JUMP, Ragged
 from continua.errors import CheckpointError, ConfigError, ContinuaError, GridError, ShapeError, install
 from continua.estimators.settings import SeriesSettings, Size
+from continua.files import read_bytes, write_text
 from continua.models import load as load_model
 from continua.optim import AdamW, ByRole, Cosine
 from continua.tasks.series import Scale
@@ -189,7 +191,7 @@ class SeriesEstimator(BaseEstimator):
         check_is_fitted(self)
         path: Path = self.model_.save(folder)
         plain = {"kind": type(self).__name__, "parameters": self._plain_parameters(), "fitted": self._fitted()}
-        (path / DESCRIPTION).write_text(json.dumps(plain, indent=1), encoding="utf-8")
+        write_text(path / DESCRIPTION, json.dumps({**plain, "sha256": _sum(plain)}, indent=1))
         return path
 
     def _plain_parameters(self) -> dict[str, Any]:
@@ -213,22 +215,57 @@ class SeriesEstimator(BaseEstimator):
         if not path.is_file():
             remedy = "Give the folder that save() wrote."
             raise CheckpointError(f"a saved estimator has a {DESCRIPTION}", got=f"none in {folder}", remedy=remedy)
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        plain = _read(path)
         if plain["kind"] != cls.__name__:
             raise CheckpointError(f"this is no {cls.__name__}", got=plain["kind"], remedy=f"Use {plain['kind']}.load.")
+        try:
+            made = cls._of(plain)
+        except ContinuaError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+            raise _damaged(path, repr(problem)) from problem
+        made.model_ = load_model(folder).eval()
+        return made
+
+    @classmethod
+    def _of(cls: type[E], plain: dict[str, Any]) -> E:
+        """The estimator of a description, without its model."""
         given: dict[str, Any] = _tuples(plain["parameters"])
         if given.get("settings") is not None:
             own: dict[str, Any] = _tuples(given["settings"])
             given["settings"] = SeriesSettings(**{**own, "change": Change(**own["change"])})
         made = cls(**given)
         for name, value in plain["fitted"].items():
+            if name in vars(cls) or not (name == "dtype" or name.endswith("_")):
+                raise KeyError(name)
             setattr(made, name, from_plain(value) if name == "scale_" else value)
         made._remember(plain["fitted"])
-        made.model_ = load_model(folder).eval()
         return made
 
     def _remember(self, plain: dict[str, Any]) -> None:
         """Bring back what is an estimator's own."""
+
+
+def _sum(plain: dict[str, Any]) -> str:
+    text = json.dumps({key: value for key, value in plain.items() if key != "sha256"}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The description of an estimator; one that has changed since is refused, one of 0.1 has no checksum."""
+    try:
+        plain = json.loads(read_bytes(path))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise _damaged(path, str(problem)) from problem
+    if not isinstance(plain, dict) or not {"kind", "parameters", "fitted"} <= set(plain):
+        raise _damaged(path, "no description of an estimator")
+    if "sha256" in plain and plain["sha256"] != _sum(plain):
+        raise _damaged(path, "another SHA-256 than it had")
+    return plain
+
+
+def _damaged(path: Path, got: str) -> CheckpointError:
+    return CheckpointError(f"{path} is damaged", got=got, remedy="Copy it again, or save the estimator anew.")
 
 
 def _is_sequence_of_series(X: Any) -> bool:

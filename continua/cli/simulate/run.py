@@ -13,14 +13,17 @@ from typing import Any
 import numpy
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
 from continua import __version__
+from continua.cli.out import refuse_unwritable, writing
 from continua.cli.simulate import meanfield, particles, phase
 from continua.cli.simulate.outcome import Outcome, Row, Stages
 from continua.cli.simulate.settings import Circle, MeanField, Phase, Shared, Sphere
 from continua.errors import ConfigError
+from continua.files import read_bytes
 from continua.lab.theory.phase import ABOUT, CELLS
 from continua.lab.theory.phase import Phase as Diagram
 
@@ -44,20 +47,25 @@ def run(settings: Shared, out: Path | None, anew: bool) -> None:
     if before is not None and not anew:
         _same(settings, asked, before, folder)
         if before["settings"] == asked and all((folder / name).is_file() for name in before["files"]):
-            console.print(f"Simulated before, with the same settings: {folder} (--again anew repeats it).")
+            console.print(
+                f"Simulated before, with the same settings: {folder} (--again anew repeats it).", markup=False
+            )
             _show(console, settings, before["rows"], folder, before["files"])
             return
+    refuse_unwritable(folder / SUMMARY)
     if anew:
-        _forget(folder, before)
+        with writing(folder):
+            _forget(folder, before)
     began = time.perf_counter()
     try:
-        with _few_threads(settings), Progress(console=console, transient=True) as bar:
+        with writing(folder), _few_threads(settings), Progress(console=console, transient=True) as bar:
             outcome = RUNS[type(settings)](settings, folder, Stages(bar))
     except KeyboardInterrupt:
-        console.print(f"Stopped. {_what_is_left(settings, folder)}")
+        console.print(f"Stopped. {_what_is_left(settings, folder)}", markup=False)
         return
     rows = [*outcome.rows, ("seconds", f"{time.perf_counter() - began:.1f}")]
-    files = _keep(folder, asked, settings, outcome, rows)
+    with writing(folder):
+        files = _keep(folder, asked, settings, outcome, rows)
     _show(console, settings, rows, folder, files)
 
 
@@ -82,10 +90,13 @@ def plain(settings: Shared) -> dict[str, Any]:
 
 def _before(folder: Path) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(read_bytes(folder / SUMMARY))
+        rows = [[str(cell) for cell in row] for row in found["rows"]]
+        files = [str(name) for name in found["files"]]
+        settings = dict(found["settings"])
+        return {"what": found["what"], "settings": settings, "files": files, "rows": rows}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return found if {"what", "settings", "files", "rows"} <= found.keys() else None
 
 
 def _same(settings: Shared, asked: dict[str, Any], before: dict[str, Any], folder: Path) -> None:
@@ -130,6 +141,6 @@ def _keep(folder: Path, asked: dict[str, Any], settings: Shared, outcome: Outcom
 def _show(console: Console, settings: Shared, rows: list[Any], folder: Path, files: list[str]) -> None:
     table = Table(title=f"{settings.name}, {settings.interaction}", show_header=False)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     console.print(table)
-    console.print(f"written to {folder}: {', '.join([*files, SUMMARY])}", highlight=False, soft_wrap=True)
+    console.print(f"written to {folder}: {', '.join([*files, SUMMARY])}", highlight=False, soft_wrap=True, markup=False)
