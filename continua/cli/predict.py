@@ -127,7 +127,8 @@ def read(path: Path, dim: int, channels: int | None) -> Observed:
 
 def _from_npz(path: Path) -> tuple[Any, Any]:
     try:
-        with np.load(path, allow_pickle=False) as found:
+        # opened here: numpy leaves the file of a damaged archive open
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
             if "points" not in found:
                 raise GridError("the file has no points", got=f"{path}: {', '.join(found)}", remedy=SHAPES)
             return found["points"].astype(np.float64), found["inputs"].astype(np.float64) if "inputs" in found else None

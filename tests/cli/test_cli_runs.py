@@ -1,101 +1,398 @@
-"""Listing runs and comparing two of them."""
+"""Foreign runs are read without running anything; runs are carried elsewhere; ends and odd places."""
 
 import json
 import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from typer.testing import CliRunner, Result
 
-from continua.cli.runs import differences, is_busy, places, summary
-from continua.training import Run
-from tests.commands import typed
+from continua.cli import app, parity
+from continua.cli.fit import command_to_go_on
+from continua.cli.pareto import measure
+from continua.data.burgers import burgers_pairs
+from continua.errors import ConfigError, ContinuaError, GridError, RunError
+from continua.lab import Pareto
+from continua.recipes import BurgersSettings
+from continua.recipes.functions import model_of, task_of
+from continua.recipes.runs import SMALL as SMALL_DATA
+from continua.training import Run, checkpoint, fit
+from tests.runs import states, steps_of, tiny_text
+
+RUN = CliRunner()
+SMALL = {"d": 8, "heads": 2, "depth": 2, "context": 8, "batch": 4, "save_every": 2, "evaluate_every": 2}
+OWN = """
+from pathlib import Path
+from continua.recipes import Bundle
+from continua.training import Training
+from tests.runs import tiny_model, tiny_task
+
+Path("EXECUTED").touch()
+
+def mine():
+    task = tiny_task()
+    return Bundle(tiny_model(), task, training=Training(steps=4, save_every=2, evaluate_every=2), tokens=task.tokens)
+"""
 
 
-def made(folder, losses=(3.0, 2.0, 2.5), planned=3, **about):
-    run = Run.create(folder, {"recipe": "text", "changes": {"d": 8}, "training": {"steps": planned}, **about})
-    for step, loss in enumerate(losses, 1):
-        run.log({"step": step, "loss": loss + 1, "validation_loss": loss, "seconds": 0.5})
-    run.log({"step": len(losses), "note": "a word"})
-    return run
+def changes(**more: object) -> list[str]:
+    return [word for key, value in {**SMALL, **more}.items() for word in ("--set", f"{key}={value}")]
+
+
+def said(*words: object) -> Result:
+    return RUN.invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+
+
+@pytest.fixture(scope="module")
+def text_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("text")
+    (place / "text.txt").write_text(tiny_text(), encoding="utf-8")
+    done = said("fit", "text", "--text", place / "text.txt", "--folder", place / "run", *changes(steps=4))
+    assert done.exit_code == 0, done.output
+    (place / "text.txt").unlink()
+    return place / "run"
 
 
 @pytest.fixture
-def two(tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
-    made(tmp_path / "runs" / "first")
-    made(tmp_path / "runs" / "[bold]", (4.0,), changes={"d": 16, "lr": 0.1})
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "runs"
+def run(text_run: Path, tmp_path: Path) -> Path:
+    """A copy of a run in another place, the text of which is gone."""
+    return Path(shutil.copytree(text_run, tmp_path / "carried"))
 
 
-@pytest.mark.finding("N6")
-def test_runs_are_listed_with_how_they_went(two):
-    os.utime(two / "first" / "run.json", (1, 1))
-    os.utime(two / "first" / "metrics.jsonl", (86_400, 86_400))
-    (two / "broken").mkdir()
-    (two / "broken" / "run.json").write_text("{")
-    done = typed("runs")
-    assert done.returncode == 0, done.stderr
-    lines = {line.split()[1]: line for line in done.stdout.splitlines() if line.startswith("│")}
-    assert "3 of 3" in lines["first"]
-    assert "2.0000" in lines["first"]
-    assert "done" in lines["first"]
-    assert "1970-01-0" in lines["first"]
-    assert "1 of 3" in lines["[bold]"]
-    assert "stopped" in lines["[bold]"]
-    assert "unreadable" in lines["broken"]
-    assert list(lines)[-1] == "first", "the oldest is the last"
-    assert typed("runs", str(two / "first")).stdout.count("of 3") == 1
-
-
-def test_a_run_that_is_trained_now_is_said_to_be(two):
-    run = Run.open(two / "first")
-    assert not is_busy(run.folder)
-    run.lock()
+@pytest.fixture(scope="module")
+def own_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a recipe from a file."""
+    place = tmp_path_factory.mktemp("own")
+    before = Path.cwd()
+    os.chdir(place)
     try:
-        assert summary(run.folder).state == "training"
+        (place / "own.py").write_text(OWN)
+        done = said("fit", f"{place / 'own.py'}:mine", "--folder", place / "run")
+        assert done.exit_code == 0, done.output
+        assert (place / "EXECUTED").exists()
+        (place / "EXECUTED").unlink()
     finally:
-        run.release()
-    assert summary(run.folder).state == "done"
+        os.chdir(before)
+    return place / "run"
 
 
-def test_what_is_no_run_is_not_listed(tmp_path):
-    assert "There are no runs in" in typed("runs", str(tmp_path)).stdout
-    assert typed("runs", str(tmp_path / "none")).returncode == 0
-    (tmp_path / "file").write_text("")
-    assert typed("runs", str(tmp_path / "file")).returncode == 2
-    made(tmp_path / "far" / "down" / "run")
-    made(tmp_path / "near")
-    (tmp_path / "link").symlink_to(tmp_path / "near")
-    assert [place.name for place in places(tmp_path)] == ["near"]
-    assert [place.name for place in places(tmp_path / "far")] == ["run"]
+# --- nothing foreign runs --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.finding("N6")
-def test_two_runs_are_compared(two):
-    done = typed("compare", str(two / "first"), str(two / "[bold]"))
-    assert done.returncode == 0, done.stderr
-    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in done.stdout.splitlines()]
-    assert ["changes.d", "8", "16"] in rows
-    assert ["changes.lr", "-", "0.1"] in rows
-    assert ["best held-out", "2.0000", "4.0000"] in rows
-    assert ["at step", "2", "1"] in rows
-    assert ["seconds a step", "0.500", "0.500"] in rows
-    assert (two / "compare" / "first-[bold].png").stat().st_size > 10_000
-    same = typed("compare", str(two / "first"), str(two / "first"), "--out", str(two / "same.png"))
-    assert "the same settings" in same.stdout
-    assert (two / "same.png").is_file()
-
-
-def test_comparing_refuses_with_a_sentence(two):
-    for words in ((two / "none", two / "first"), (two / "first", two / "first", "--out", two)):
-        done = typed("compare", *map(str, words))
-        assert done.returncode == 2
-        assert done.stderr.count("\n") == 1
-
-
-def test_runs_without_a_history_are_compared(tmp_path, monkeypatch):
+@pytest.fixture
+def foreign(own_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that somebody sent: its recipe is a file inside of it."""
+    folder = Path(shutil.copytree(own_run, tmp_path / "foreign"))
+    (folder / "recipe.py").write_text(OWN)
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**about, "recipe": f"{folder / 'recipe.py'}:mine"}))
     monkeypatch.chdir(tmp_path)
-    for name in "ab":
-        Run.create(tmp_path / name, {})
-    assert typed("compare", "a", "b").returncode == 0
-    assert differences({"x": {"y": [1]}}, json.loads('{"x": {"y": [2]}, "files": {}}')) == [("x.y", [1], [2])]
+    return folder
+
+
+@pytest.mark.finding("X1")
+@pytest.mark.parametrize(
+    ("words", "works"),
+    [
+        (("inspect", "RUN"), True),
+        (("generate", "RUN", "--prompt", "the", "--tokens", "3"), True),
+        (("generate", "RUN", "--prompt", "the", "--tokens", "3", "--at", "latency=9s"), False),
+        (("pareto", "RUN"), False),
+        (("fit", "--resume", "RUN"), False),
+        (("inspect", "RUN", "--at", "latency=9s"), False),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_foreign_run_is_read_without_running_anything(foreign: Path, tmp_path: Path, words: Any, works: bool) -> None:
+    done = said(*(foreign if word == "RUN" else word for word in words))
+    assert not (tmp_path / "EXECUTED").exists()
+    if works:
+        assert done.exit_code == 0, done.output
+    else:
+        assert isinstance(done.exception, RunError)
+        assert "is not executed" in str(done.exception)
+        assert "--trust" in str(done.exception)
+
+
+@pytest.mark.finding("X1")
+def test_what_needs_the_recipe_says_so_in_a_sentence(foreign: Path) -> None:
+    done = said("inspect", foreign)
+    assert re.search(
+        r"No table of other sizes: a recipe that a run names is not executed, got '.*recipe.py:mine'", done.output
+    )
+    assert "history" in done.output
+
+
+@pytest.mark.finding("X1")
+def test_a_recipe_runs_where_it_is_named_or_trusted(foreign: Path, own_run: Path, tmp_path: Path) -> None:
+    done = said("fit", f"{own_run.parent / 'own.py'}:mine", "--resume", foreign, "--set", "steps=5")
+    assert done.exit_code == 0, done.output
+    assert steps_of(foreign) == [1, 2, 3, 4, 5]
+    (tmp_path / "EXECUTED").unlink()
+    assert said("pareto", foreign, "--size", "d=4", "--trust").exit_code == 0
+    assert (tmp_path / "EXECUTED").exists()
+
+
+@pytest.mark.finding("X1")
+def test_the_hash_of_a_recipe_is_recorded_and_compared(foreign: Path, own_run: Path, tmp_path: Path) -> None:
+    about = json.loads((foreign / "run.json").read_text())
+    assert re.fullmatch("[0-9a-f]{64}", about["recipe_sha256"])
+    (tmp_path / "changed.py").write_text(OWN + "\n# other\n")
+    with pytest.warns(UserWarning, match="has changed since"):
+        said("fit", f"{tmp_path / 'changed.py'}:mine", "--resume", foreign, "--set", "steps=5")
+    (foreign / "data" / "recipe.py").write_text("raise SystemExit(9)")
+    (foreign / "recipe.py").write_text("raise SystemExit(9)")
+    done = said("pareto", foreign, "--trust")
+    assert "recipe.py of this run has changed" in str(done.exception)
+
+
+@pytest.mark.finding("X2")
+@pytest.mark.parametrize("place", ["/etc/hostname", "../secret.txt", "data/../../secret.txt", "~/secret.txt"])
+def test_a_text_outside_of_a_run_is_not_read(run: Path, place: str) -> None:
+    (run.parent / "secret.txt").write_text(tiny_text())
+    about = json.loads((run / "run.json").read_text())
+    about["changes"]["text"] = place
+    for files in ({}, {"text.txt": {"path": place, "sha256": "0"}}):
+        (run / "run.json").write_text(json.dumps({**about, "files": files}))
+        done = said("fit", "--resume", run, "--set", "steps=5")
+        assert isinstance(done.exception, RunError), done.output
+        assert "folder" in str(done.exception)
+        done = said("inspect", run)
+        assert done.exit_code == 0, done.output
+        assert "No table of other sizes" in done.output
+    assert steps_of(run) == [1, 2, 3, 4]
+
+
+# --- carried elsewhere -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.finding("N10")
+def test_a_run_is_whole_by_itself(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run.parent)
+    about = json.loads((run / "run.json").read_text())
+    assert about["changes"]["text"] == "data/text.txt"
+    assert str(run.parent) not in (run / "run.json").read_text()
+    assert said("fit", "--resume", "carried", "--set", "steps=6").exit_code == 0
+    assert steps_of(run) == [1, 2, 3, 4, 5, 6]
+    assert said("inspect", "carried").exit_code == 0
+    assert command_to_go_on(Run.open(run)) == f"continua fit --resume {run}"
+
+
+@pytest.mark.finding("N10")
+def test_a_large_text_is_named_again_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("continua.recipes.runs.SMALL", 100)
+    (tmp_path / "text.txt").write_text(tiny_text(), encoding="utf-8")
+    done = said("fit", "text", "--text", tmp_path / "text.txt", "--folder", tmp_path / "run", *changes(steps=2))
+    assert done.exit_code == 0, done.output
+    assert not (tmp_path / "run" / "data").exists()
+    assert command_to_go_on(Run.open(tmp_path / "run")).endswith(f"--text {tmp_path / 'text.txt'}")
+    moved = (tmp_path / "text.txt").rename(tmp_path / "moved.txt")
+    done = said("fit", "--resume", tmp_path / "run", "--set", "steps=3")
+    assert "Name it: --text FILE" in str(done.exception)
+    done = said("fit", "--resume", tmp_path / "run", "--set", "steps=3", "--text", moved)
+    assert done.exit_code == 0, done.output
+    assert said("fit", "--resume", tmp_path / "run", "--set", "steps=4", "--trust").exit_code == 0
+    moved.write_text(tiny_text() + "the", encoding="utf-8")
+    done = said("fit", "--resume", tmp_path / "run", "--set", "steps=5", "--text", moved)
+    assert "another text" in str(done.exception)
+    assert SMALL_DATA >= 4 * 2**20
+
+
+# --- again, and ends -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.finding("D4")
+def test_fit_again_goes_on_or_starts_anew_and_not_over_a_locked_run(run: Path) -> None:
+    words = ("fit", "text", "--text", run / "data" / "text.txt", "--folder", run, *changes(steps=6))
+    assert "there is a run already" in str(said(*words).exception)
+    assert "--again is ask, resume or anew" in str(said(*words, "--again", "maybe").exception)
+    assert said(*words, "--again", "resume").exit_code == 0
+    assert steps_of(run) == [1, 2, 3, 4, 5, 6]
+    held = Run.open(run)
+    held.lock()
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    for again in ("anew", "resume"):
+        assert "another process is training this run" in str(said(*words, "--again", again).exception)
+        assert "another process" in str(said("demo", "--out", run, "--again", again).exception) or again == "resume"
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    held.release()
+    kept = run.parent / "text.txt"
+    shutil.copy(run / "data" / "text.txt", kept)
+    assert said("fit", "text", "--text", kept, "--folder", run, *changes(steps=2), "--again", "anew").exit_code == 0
+    assert steps_of(run) == [1, 2]
+
+
+@pytest.mark.finding("D7")
+def test_sigterm_ends_a_fit_with_130_and_what_it_did(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(tiny_text(), encoding="utf-8")
+    words = [sys.executable, "-m", "continua.cli", "fit", "text", "--text", "text.txt", *changes(steps=100_000)]
+    words += ["--set", "evaluate_every=100000"]
+    job = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    folder = tmp_path / "runs" / "text"
+    try:
+        for _ in range(600):
+            if any(states(folder)) or job.poll() is not None:
+                break
+            time.sleep(0.1)
+        job.send_signal(signal.SIGTERM)
+        out, err = job.communicate(timeout=60)
+    finally:
+        job.kill()
+        job.wait()
+    assert job.returncode == 130, err
+    assert "Go on with: continua fit --resume runs/text" in out
+    assert checkpoint.step_of(next(states(folder))) == steps_of(folder)[-1]
+
+
+@pytest.mark.finding("D7")
+def test_a_state_that_was_not_kept_is_exit_code_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text.txt").write_text(tiny_text(), encoding="utf-8")
+    real = checkpoint.write
+
+    def full(root: Path, step: int, *given: Any) -> Path:
+        if step == 4:
+            raise OSError(28, "No space left on device")
+        return real(root, step, *given)
+
+    monkeypatch.setattr(checkpoint, "write", full)
+    with pytest.warns(UserWarning, match="was not written"):
+        done = said("fit", "text", "--text", tmp_path / "text.txt", "--folder", tmp_path / "run", *changes(steps=4))
+    assert done.exit_code == 3
+    assert "The last state was not kept" in done.output
+
+
+@pytest.mark.finding("D11")
+def test_paths_with_brackets_are_paths(tmp_path: Path) -> None:
+    place = tmp_path / "a[/x]b [bold]"
+    place.mkdir(parents=True)
+    (place / "text.txt").write_text(tiny_text(), encoding="utf-8")
+    folder = place / "run[/y]"
+    done = said("fit", "text", "--text", place / "text.txt", "--folder", folder, *changes(steps=2))
+    assert done.exit_code == 0, done.exception
+    for words in (("inspect", folder), ("pareto", folder, "--size", "d=4")):
+        done = said(*words)
+        assert done.exit_code == 0, done.exception
+        assert "[/y]" in done.output.replace("\n", "")
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.finding("S12")
+def test_sizes_are_relative_to_native_and_join_what_was_measured(run: Path) -> None:
+    first = said("pareto", run, "--size", "d=4,h=1")
+    assert first.exit_code == 0, first.exception
+    native = re.search(r"d=8 h=2 z=2 +│ +([\d.]+) │ +\+0.0 %", first.output)
+    small = re.search(r"d=4 h=1 z=2 +│ +([\d.]+) │ +([+-][\d.]+) %", first.output)
+    assert native is not None
+    assert small is not None
+    assert float(small[2]) == pytest.approx(100 * (float(small[1]) / float(native[1]) - 1), abs=0.1)
+    assert said("pareto", run, "--size", "z=1").exit_code == 0
+    kept = Pareto.load(run / "pareto.json")
+    assert [point.name for point in kept.points] == ["d=8 h=2 z=2", "d=8 h=2 z=1", "d=4 h=1 z=2"]
+    assert said("fit", "--resume", run, "--set", "steps=8").exit_code == 0
+    assert said("pareto", run, "--size", "h=1").exit_code == 0
+    if Pareto.load(run / "pareto.json").points[0].loss != kept.points[0].loss:
+        names = [point.name for point in Pareto.load(run / "pareto.json").points]
+        assert names == ["d=8 h=2 z=2", "d=8 h=1 z=2"], "the model has learned: what was measured before is another's"
+    assert measure.__doc__ is not None
+
+
+@pytest.mark.finding("D6")
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[]", b'{"points": [{"sizes": 3}]}', b'{"points": []}', b""])
+def test_a_damaged_table_of_sizes_is_a_sentence(run: Path, content: bytes) -> None:
+    (run / "pareto.json").write_bytes(content)
+    done = said("generate", run, "--prompt", "the", "--at", "latency=9s")
+    assert isinstance(done.exception, ConfigError)
+    assert "is no table of sizes" in str(done.exception)
+
+
+# --- places that cannot be written -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = BurgersSettings(train=4, held_out=2, nodes=8, fine=16, d=8, m=8, heads=2, depth=1, modes=3, batch=2)
+    task = task_of(burgers_pairs(6, n=16), settings)
+    folder = tmp_path_factory.mktemp("functions") / "run"
+    fit(model_of(task, settings), task, run=folder, steps=1, watch=lambda at: None)
+    return folder
+
+
+def grid(place: Path, points: Any = (0.0, 0.25, 0.5, 0.75)) -> Path:
+    np.savez(place / "in.npz", points=np.array(points)[:, None], inputs=np.linspace(0, 1, len(points)))
+    return place / "in.npz"
+
+
+@pytest.mark.finding("D12")
+@pytest.mark.parametrize("kind", ["below a file", "a folder", "a pipe"])
+@pytest.mark.parametrize("verb", ["check", "simulate", "predict", "pareto"])
+def test_an_odd_place_is_refused_before_the_work(run, functions, tmp_path, monkeypatch, verb: str, kind: str) -> None:
+    monkeypatch.setattr(parity, "rows", lambda: pytest.fail("the work had begun"))
+    (tmp_path / "file").write_text("a file")
+    name = "odd.npz" if verb == "predict" else "odd.png"
+    out = {"below a file": tmp_path / "file" / name, "a folder": tmp_path / name, "a pipe": tmp_path / name}[kind]
+    if kind == "a folder":
+        out.mkdir()
+    elif kind == "a pipe":
+        os.mkfifo(out)
+    words = {
+        "check": ("check", "--out", out),
+        "simulate": ("simulate", "circle", "--n", "8", "--until", "1", "--out", out),
+        "predict": ("predict", functions, "--grid", grid(tmp_path), "--out", out),
+        "pareto": ("pareto", run, "--size", "d=4", "--out", out),
+    }[verb]
+    if kind == "a folder" and verb in ("check", "simulate"):
+        return  # a folder is what these write into
+    done = said(*words)
+    assert isinstance(done.exception, ContinuaError), done.exception
+    assert "--out" in str(done.exception)
+
+
+@pytest.mark.finding("D12")
+def test_predict_writes_exactly_the_named_file_or_refuses_the_name(functions: Path, tmp_path: Path) -> None:
+    for name in ("o.npz", "o.csv", "deep/o.npz"):
+        done = said("predict", functions, "--grid", grid(tmp_path), "--out", tmp_path / name)
+        assert done.exit_code == 0, done.exception
+        assert (tmp_path / name).is_file()
+    for name in ("o.xyz", "o", "o.npz.bak"):
+        done = said("predict", functions, "--grid", grid(tmp_path), "--out", tmp_path / name)
+        assert "answers are written as .npz or .csv" in str(done.exception)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "in.npz", "o.csv", "o.npz"]
+
+
+@pytest.mark.finding("D12")
+@pytest.mark.parametrize("points", [(0.0, 0.1, 0.2, 1.5), (-3.0, 0.1, 0.2, 0.9), (0.0, 0.5, 1e6, 7.0)], ids=str)
+def test_points_outside_the_domain_are_said_as_such(functions: Path, tmp_path: Path, points: Any) -> None:
+    done = said("predict", functions, "--grid", grid(tmp_path, points))
+    assert isinstance(done.exception, GridError)
+    assert "points of a circle lie within one turn" in str(done.exception)
+
+
+@pytest.mark.finding("S11")
+@pytest.mark.parametrize("which", ["BEST", "newest", ""])
+def test_predict_knows_the_best_and_the_last(functions: Path, tmp_path: Path, which: str) -> None:
+    done = said("predict", functions, "--grid", grid(tmp_path), "--which", which)
+    assert "--which is best or last" in str(done.exception)
+
+
+@pytest.mark.finding("D6")
+def test_a_damaged_archive_is_a_sentence(functions: Path, tmp_path: Path) -> None:
+    whole = grid(tmp_path).read_bytes()
+    chance = torch.Generator().manual_seed(0)
+    for _ in range(60):
+        spoilt = bytearray(whole)
+        for place in torch.randint(len(whole), (3,), generator=chance).tolist():
+            spoilt[place] ^= 0x15
+        (tmp_path / "in.npz").write_bytes(spoilt)
+        done = said("predict", functions, "--grid", tmp_path / "in.npz", "--out", tmp_path / "o.npz")
+        assert done.exception is None or isinstance(done.exception, ContinuaError), repr(done.exception)
