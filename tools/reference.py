@@ -172,7 +172,9 @@ def commands() -> Iterator[tuple[str, Any]]:
 
     from continua.cli import app
 
-    yield from sorted(typer.main.get_command(app).commands.items())  # type: ignore[attr-defined]
+    for name, command in sorted(typer.main.get_command(app).commands.items()):  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", None)  # a group: simulate circle, simulate sphere, …
+        yield from [(name, command)] if inner is None else [(f"{name} {n}", c) for n, c in sorted(inner.items())]
 
 
 def flat(text: str | None) -> str:
