@@ -21,7 +21,7 @@ def as_stamps(times: Any) -> Tensor:
     (``timedelta64``) become seconds.
 
     >>> as_stamps(np.array(["1970-01-01", "1970-01-02T00:00:00.5"], dtype="datetime64[ms]"))
-    tensor([0.0000e+00, 8.6400e+04], dtype=torch.float64)
+    tensor([    0.0000, 86400.5000], dtype=torch.float64)
     >>> as_stamps([0.5, 2]).dtype
     torch.float64
     """

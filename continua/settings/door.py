@@ -97,7 +97,9 @@ class Door:
 def checked(thing: F) -> F:
     """Hold every argument of a class's constructor, or of a function, against its annotation.
 
-    >>>     >>> @checked
+    >>> from dataclasses import dataclass
+    >>> from continua.settings import Positive
+    >>> @checked
     ... @dataclass(frozen=True)
     ... class Ring:
     ...     radius: Positive = 1.0
