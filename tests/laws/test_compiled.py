@@ -17,6 +17,7 @@ from continua.operators import Context
 from tests.cases import MODELS, OTHER_MODELS, made
 from tests.cases_models import scattered, series, words
 from tests.measure import EXACT, gap
+from tests.slow import slow_but
 
 pytestmark = pytest.mark.unshaped  # checked functions do not compile
 SCATTERED = ("points of a plane", "functions on a square")  # the weights of scattered points come with the data
@@ -33,6 +34,7 @@ VIEWS: dict[str, tuple[str, ct.Discretisation]] = {
     "irregular stamps at another width": ("continuous series", ct.at(d=6, h=1, z=3)),
     "reversible": ("continuous words", ct.at(z=ct.Fixed(2, ct.ReversibleSolver(ct.RK4())))),
 }
+QUICK_VIEWS = [name for name in VIEWS if name not in ("one head", "three steps")]  # half of all has both
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +78,7 @@ def test_a_compiled_model_is_the_model(name: str) -> None:
 
 
 @pytest.mark.spec("B9", "M10")
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", slow_but(QUICK_VIEWS, VIEWS, "traced alone; half of all changes both"))
 def test_a_compiled_model_serves_other_grids(name: str) -> None:
     which, at = VIEWS[name]
     model, batch = case(which)

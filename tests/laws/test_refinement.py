@@ -24,9 +24,11 @@ from continua.models.batch import Batch
 from continua.models.refine import refine_depth, refine_samples, refine_time, refine_width, smooth_input, smooth_model
 from continua.operators import Causal
 from tests.measure import settles
+from tests.slow import slow_but
 
 FINE = GaussLegendre(16)
 BATCH = Batch(smooth_input)
+SOLVERS = [Euler(), LieTrotter(), ExplicitMidpoint(), Heun(), Strang(), RK4()]
 MASKS = {"full": None, "causal": Causal()}
 
 
@@ -63,7 +65,7 @@ def test_widths_converge_spectrally(model, letter, rule):
 
 
 @pytest.mark.spec("M8")
-@pytest.mark.parametrize("letter", "dhem")
+@pytest.mark.parametrize("letter", slow_but("dm", "dhem", "96 draws for each letter"))
 def test_random_widths_converge_in_the_mean(model, letter):
     errors = []
     sizes = (8, 32, 128)
@@ -124,7 +126,7 @@ def test_random_stamps_converge_with_order_two_in_the_mean(model, exact):
 
 
 @pytest.mark.spec("M8", "M7", "D2")
-@pytest.mark.parametrize("solver", [Euler(), LieTrotter(), ExplicitMidpoint(), Heun(), Strang(), RK4()], ids=str)
+@pytest.mark.parametrize("solver", slow_but([LieTrotter(), Strang(), RK4()], SOLVERS, "a second each"), ids=str)
 def test_depth_converges_at_the_order_of_the_solver(model, solver):
     found = refine_depth(model, solver, (8, 16, 32), BATCH, GaussLegendre(8))
     assert found.slope == pytest.approx(found.declared, abs=0.15), found

@@ -1,5 +1,7 @@
 """Generation whose step is compiled whole, and held views: weights that are read once."""
 
+import functools
+
 import pytest
 import torch
 
@@ -7,7 +9,9 @@ import continua as ct
 from continua.models import Batch, zoo
 from tests.measure import gap
 from tests.refusals import refused
+from tests.slow import slow_but
 
+HALF = ct.at(d=8, h=2, z=1)
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 2, 8, 1]])
 
 
@@ -17,11 +21,11 @@ def elastic() -> ct.Transformer:
 
 
 @pytest.mark.spec("B9", "A8")
-def test_a_compiled_step_writes_what_an_eager_one_writes() -> None:
-    model = elastic()
-    for view in (model.at(), model.at(d=8, h=2, z=1)):
-        wanted = view.generate(IDS, tokens=12)
-        assert torch.equal(view.generate(IDS, tokens=12, compile=True), wanted)
+@pytest.mark.parametrize("at", slow_but([HALF], [HALF, ct.at()], "a C++ compiler for each"), ids=str)
+def test_a_compiled_step_writes_what_an_eager_one_writes(at: ct.Discretisation) -> None:
+    view = elastic().at(at)
+    wanted = view.generate(IDS, tokens=12)
+    assert torch.equal(view.generate(IDS, tokens=12, compile=True), wanted)
 
 
 @pytest.mark.slow(reason="a compilation each")
@@ -53,7 +57,11 @@ def test_a_compiled_step_refuses_what_it_cannot_know() -> None:
 
 
 @pytest.mark.spec("B9", "B1")
-def test_compiled_held_views_do_not_take_one_another_for_themselves() -> None:
+@pytest.mark.parametrize("backend", slow_but(["aot_eager"], ["aot_eager", "inductor"], "four programs in C++"))
+def test_compiled_held_views_do_not_take_one_another_for_themselves(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     model = elastic()
     views = [model.at(d=8, h=2, z=1), model.at(d=16, h=4, z=1)]
     programs = [view.held().compiled() for view in views]

@@ -20,6 +20,7 @@ from continua.training import Elastic, KineticEnergy, Progress, Run, compiled, f
 from tests.cases_models import discrete
 from tests.refusals import refused
 from tests.runs import silent, tiny_model, tiny_task
+from tests.slow import slow_but
 
 SINGLE = 1e-5
 SMALL = at(d=8, h=2, e=4, m=12, z=2)
@@ -75,7 +76,7 @@ def agree(name: str, **settings: Any) -> None:
 
 
 @pytest.mark.spec("B9")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(["gpt2", "continuous series"], CASES, "three fits are traced"))
 def test_a_compiled_fit_has_the_losses_of_an_eager_one_also_when_resumed(name: str, tmp_path: Path) -> None:
     make, task = CASES[name]
     eager = fit(make(), task(), steps=4, schedule=Constant(), watch=silent)
@@ -130,7 +131,7 @@ def test_micro_batches_other_sizes_and_costs_of_the_path_are_what_they_are() -> 
 
 
 @pytest.mark.spec("B9")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(["continuous words"], CASES, "each is traced in parts"))
 def test_where_steps_are_searched_for_the_field_is_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, task = CASES[name]
     backend = CompileCounterWithBackend("aot_eager")
