@@ -73,18 +73,24 @@ def reading(remedy: str) -> Iterator[None]:
 
 
 class _Slow:
-    """The bar of ``fit``, for those who wait: nothing is shown of what takes no five seconds."""
+    """The bar of ``fit``, for those who wait: nothing is shown of what takes no five seconds.
 
-    def __init__(self) -> None:
+    Where no series are ``held`` out, what is measured is measured on those that were trained on, and called so.
+    """
+
+    def __init__(self, held: bool) -> None:
         import time
 
+        self.held = held
         self.clock = time.monotonic
         self.bar = Bar()
         self.begun = self.clock()
 
     def __call__(self, at: Progress) -> None:
-        if self.clock() - self.begun > QUIET:
-            self.bar(at)
+        if self.clock() - self.begun <= QUIET:
+            return
+        scores = {name if self.held else name.replace("held-out", "training"): x for name, x in at.scores.items()}
+        self.bar(at._replace(scores=scores))
 
     def close(self) -> None:
         self.bar.close()
@@ -167,7 +173,7 @@ class SeriesEstimator(BaseEstimator):
 
     # --- training ----------------------------------------------------------------------------------------------------
 
-    def _train(self, model: Any, task: Task, chosen: SeriesSettings) -> None:
+    def _train(self, model: Any, task: Task, chosen: SeriesSettings, held: bool) -> None:
         done = fit(
             model,
             task,
@@ -175,8 +181,8 @@ class SeriesEstimator(BaseEstimator):
             seed=self.seed_,
             optimiser=ByRole(AdamW(chosen.lr, decay=chosen.decay)),
             schedule=Cosine(floor=0.02),
-            evaluate_every=max(self.steps // 5, 1) if chosen.held_out else self.steps,
-            watch=_Slow() if self.verbose else lambda at: None,
+            evaluate_every=max(self.steps // 5, 1) if held else self.steps,
+            watch=_Slow(held) if self.verbose else lambda at: None,
         )
         # in double precision a prediction does not depend, in any digit that counts, on what it is predicted beside
         model.eval().double()

@@ -62,7 +62,7 @@ class ContinuaClassifier(ClassifierMixin, SeriesEstimator):
         count = len(self.classes_)
         held = self._held(len(series), chosen.held_out)
         task = Classes(series, torch.from_numpy(numbers).long(), self.scale_, chosen.batch, chosen.change, held)
-        self._train(classifier(self.scale_, count, self._size, chosen, self.seed_), task, chosen)
+        self._train(classifier(self.scale_, count, self._size, chosen, self.seed_), task, chosen, held is not None)
         return self
 
     @torch.no_grad()

@@ -72,7 +72,7 @@ class ContinuaForecaster(RegressorMixin, SeriesEstimator):
             self.scale_ = self.scale_.answering(targets)
             asked = Asked(self._asked(series, y_times, targets.shape[1]), targets)
             task = Answers(series, asked, self.scale_, levels, chosen.batch, chosen.change, held)
-        self._train(forecaster(self.scale_, levels, self._size, chosen, self.seed_), task, chosen)
+        self._train(forecaster(self.scale_, levels, self._size, chosen, self.seed_), task, chosen, held is not None)
         return self
 
     def _targets(self, y: Any, count: int) -> torch.Tensor:

@@ -286,7 +286,14 @@ class Loop:
         self.model.eval()
         self.draws.restore()  # as the model is saved
         with self._autocast(), gathered(self.module):
-            return self.task.evaluate(self.measured)
+            try:
+                return self.task.evaluate(self.measured)
+            except SolveFailed as failed:  # no end of a run: no best score, and steps that follow may mend it
+                note = f"step {self.at.step} could not be measured: {failed}"
+        self._log({"step": self.at.step, "note": note})
+        if self.world.leads:
+            self.watch(Progress(self.at.step, self.training.steps, math.nan, {}, note))
+        return Score({"loss": math.nan})
 
     def _log(self, line: dict[str, Any]) -> None:
         self.history.append(line)
