@@ -21,11 +21,6 @@ IDS = {
 MISSING: set[str] = {
     "X3", "N9",
 
-
-
-
-    "S13", "D8",
-
     "N5",
 
 }  # fmt: skip
