@@ -182,6 +182,11 @@ def flat(text: str | None) -> str:
     return " ".join((text or "").split()).replace("|", "\\|").replace("[", "\\[").replace("<", "&lt;")
 
 
+def plain(default: Any) -> str:
+    """A default as it would be typed, a line break as \\n."""
+    return str(default).replace("\n", "\\n")
+
+
 def command_line() -> str:
     """The page of the command line."""
     lines = [
@@ -196,7 +201,7 @@ def command_line() -> str:
             flags = ", ".join(f"`{flag}`" for flag in [*parameter.opts, *parameter.secondary_opts])
             shown = f"`{parameter.name.upper()}`" if parameter.param_type_name == "argument" else flags
             default = parameter.default
-            text = "" if default in (None, (), [], "", ...) or callable(default) else f"`{default}`"
+            text = "" if default in (None, (), [], "", ...) or callable(default) else f"`{plain(default)}`"
             lines.append(f"| {shown} | {text} | {flat(getattr(parameter, 'help', ''))} |")
         lines.append("")
     return "\n".join(lines)
