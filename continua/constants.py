@@ -6,9 +6,10 @@ kept: tensors of a mode must not outlive it.
 """
 
 import functools
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
@@ -20,7 +21,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 T = TypeVar("T")
 P = ParamSpec("P")
-KEPT = 1024  # constants that a cache holds; the least recently used one goes first
+KEPT = 1024  # constants that a cache holds
+BYTES = 64 * 2**20  # what the numbers of a cache may take; a single one that is larger is held until the next comes
 
 
 def constant_result(f: Callable[P, T]) -> Callable[P, T]:
@@ -43,32 +45,84 @@ def constant_result(f: Callable[P, T]) -> Callable[P, T]:
 
 
 class Cache:
-    """A bounded store of constants."""
+    """A store of constants, bounded by their number and by their bytes: the least recently used one goes first."""
 
-    def __init__(self, size: int = KEPT) -> None:
+    def __init__(self, size: int = KEPT, most: int = BYTES) -> None:
         self._size = size
-        self._made: OrderedDict[Any, Any] = OrderedDict()
+        self._most = most
+        self._bytes = 0
+        self._made: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    @property
+    def bytes(self) -> int:
+        """What the numbers in it take."""
+        return self._bytes
 
     def get(self, key: Any, make: Callable[[], T]) -> T:
         """What ``make`` returned for this key; made anew, and not kept, where tensors are not real."""
-        if not is_real():
-            return make()
-        if key in self._made:
-            self._made.move_to_end(key)
-            kept: T = self._made[key]
+        return self.recall(key, make) if is_real() else make()
+
+    def recall(self, key: Any, make: Callable[[], T]) -> T:
+        """What ``make`` returned for this key, for results that are no tensors of a mode."""
+        found = self._made.get(key)
+        if found is not None:
+            with suppress(KeyError):  # another thread may have let it go
+                self._made.move_to_end(key)
+            kept: T = found[0]
             return kept
         made = make()
-        self._made[key] = made
-        if len(self._made) > self._size:
-            self._made.popitem(last=False)
+        weight = bytes_of(made)
+        with self._lock:
+            before = self._made.pop(key, None)
+            self._made[key] = (made, weight)
+            self._bytes += weight - (before[1] if before is not None else 0)
+            while len(self._made) > 1 and (len(self._made) > self._size or self._bytes > self._most):
+                self._bytes -= self._made.popitem(last=False)[1][1]
         return made
 
     def __deepcopy__(self, memo: Any) -> "Cache":
         """A copied model makes its own."""
-        return Cache(self._size)
+        return Cache(self._size, self._most)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_size": self._size, "_made": OrderedDict()}
+    def __reduce__(self) -> tuple[type["Cache"], tuple[int, int]]:
+        return Cache, (self._size, self._most)
+
+
+def bytes_of(value: Any, depth: int = 4) -> int:
+    """The bytes of the arrays and tensors in a value: in tuples, lists, dicts and the attributes of objects."""
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, np.ndarray):
+        return int(value.nbytes)
+    if depth == 0 or value is None or isinstance(value, bool | int | float | str | type):
+        return 0
+    if isinstance(value, tuple | list):
+        if value and isinstance(value[0], float):
+            return 32 * len(value)
+        return sum(bytes_of(item, depth - 1) for item in value)
+    held = value if isinstance(value, dict) else vars(value) if hasattr(value, "__dict__") else {}
+    return sum(bytes_of(item, depth - 1) for item in held.values())
+
+
+def bounded(size: int, most: int = BYTES) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """``functools.lru_cache`` with a bound of bytes, too; a compiled program looks past it."""
+
+    def wrap(f: Callable[P, T]) -> Callable[P, T]:
+        kept = Cache(size, most)
+
+        @functools.wraps(f)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            if torch.compiler.is_compiling():
+                return f(*args, **kwargs)
+            return kept.recall((args, tuple(kwargs.items())), lambda: f(*args, **kwargs))
+
+        return call
+
+    return wrap
 
 
 _kept = Cache()

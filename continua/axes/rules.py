@@ -283,7 +283,7 @@ def made_of(pieces: tuple[Any, ...]) -> Grid:
     return Grid(*pieces[:-1], None if lines is None else tuple(made_of(line) for line in lines))  # type: ignore[call-arg]
 
 
-@functools.lru_cache(maxsize=512)
+@constants.bounded(512)
 def quadrature(axis: Axis, rule: Rule) -> Quadrature:
     """Return the nodes and weights of ``rule`` on ``axis`` as plain numbers."""
     if rule.n < 1:
@@ -323,7 +323,7 @@ def _on_points(axis: Points, rule: Rule) -> Quadrature:
     return Quadrature(interned(chosen[:, None].astype(float)), weights, is_counting=rule.n == total)
 
 
-@functools.lru_cache(maxsize=64)
+@constants.bounded(64)
 def _bit_order(total: int) -> NDArray[np.int64]:
     """Indices 0…total−1 in van der Corput order: any first part is spread evenly."""
     size = 1 << max(total - 1, 0).bit_length()

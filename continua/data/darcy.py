@@ -1,10 +1,10 @@
 """Darcy flow: steady flow through a medium of two materials on the unit square, by finite volumes."""
 
-import functools
 import math
 
 import torch
 
+from continua import constants
 from continua.axes import Interval, Product
 from continua.data.generation import ShareDone, check_finite, generator_for, in_chunks, normals
 from continua.data.pairs import Pairs, lattice
@@ -89,7 +89,7 @@ def _conjugate_gradients(a: Tensor, f: Tensor, tolerance: float) -> Tensor:
     )
 
 
-@functools.lru_cache(maxsize=8)
+@constants.bounded(8)
 def _sines(n: int) -> tuple[Tensor, Tensor]:
     """The orthogonal sine transform of the inner nodes, and 1/λ of the five-point Laplacian in it."""
     k = torch.arange(1, n - 1, dtype=torch.float64)

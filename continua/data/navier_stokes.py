@@ -1,12 +1,12 @@
 """Navier–Stokes in two dimensions, as vorticity on the unit torus: pseudo-spectral, ETDRK4, dealiased."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
+from continua import constants
 from continua.axes import Circle, Product
 from continua.data.etdrk4 import Stepper
 from continua.data.generation import ShareDone, check_finite, generator_for, in_chunks, normals
@@ -31,7 +31,7 @@ class TorusWaves(NamedTuple):
     kept: Tensor  # those that products leave untouched by aliasing: below n/3 in both directions
 
 
-@functools.lru_cache(maxsize=8)
+@constants.bounded(8)
 def waves(n: int) -> TorusWaves:
     """The waves of an n × n torus of side 1."""
     if n < 8 or n % 2:

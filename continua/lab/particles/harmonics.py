@@ -1,6 +1,5 @@
 """Spherical harmonics on S²: between values on a grid, values at any points, and coefficients."""
 
-import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from continua import constants
 from continua.errors import ConfigError, ShapeError
 from continua.typing import Tensor
 
@@ -158,7 +158,7 @@ def _polynomials(z: Tensor, degree: int) -> Tensor:
     return torch.stack(rows, -2)
 
 
-@functools.lru_cache(maxsize=16)
+@constants.bounded(16)
 def _latitudes(count: int) -> tuple[Tensor, Tensor]:
     """Gauss–Legendre nodes z = cos θ and weights; two more Newton steps win back the last digits of the nodes."""
     z = torch.from_numpy(np.polynomial.legendre.leggauss(count)[0])
@@ -177,7 +177,7 @@ def _legendre(z: Tensor, n: int) -> tuple[Tensor, Tensor]:
     return value, n * (before - z * value) / (1 - z * z)
 
 
-@functools.lru_cache(maxsize=4)
+@constants.bounded(4)
 def _grid_table(degree: int, latitudes: int) -> Tensor:
     """P̄_lm(z_j) on the grid: [latitude, l, m]."""
     z = _latitudes(latitudes)[0]

@@ -1,6 +1,5 @@
 """Linear attention: e^⟨x, y⟩ as a mean of products of positive random features, with its normaliser."""
 
-import functools
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -36,7 +35,7 @@ def _constant(m: int, width: int, seed: int, step: int, device: torch.device, dt
     return (_kept.get(key, lambda: constants.tensor(_directions(m, width, seed, step), device, dtype)),)
 
 
-@functools.lru_cache(maxsize=64)
+@constants.bounded(64)
 def _directions(m: int, width: int, seed: int, step: int) -> Any:
     """As an array in float64."""
     with constants.outside_modes():
