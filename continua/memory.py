@@ -64,6 +64,7 @@ def readable(size: float) -> str:
     '1.2 GB'
     """
     power = 0
+    size = min(size, 10**30)
     while size >= 1000 and power < len(_SUFFIXES) - 1:
         size /= 1000
         power += 1

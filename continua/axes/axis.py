@@ -5,8 +5,11 @@ from typing import Annotated, ClassVar
 
 from continua.config import register
 from continua.errors import GridError
-from continua.settings import Allocates, Positive
+from continua.settings import Allocates, Range
 from continua.typing import Letter
+
+TINY = 1e-150  # squares of what is larger, and of its inverse, are numbers
+Mass = Annotated[float, Range(low=TINY, high=1 / TINY, remedy="Use mass > 0, for example mass=1.0.")]
 
 
 @register
@@ -42,13 +45,14 @@ class Interval:
 
     start: float = 0.0
     end: float = 1.0
-    mass: Positive | None = None
+    mass: Mass | None = None
     dim: ClassVar[int] = 1
     periodic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.end > self.start:
             raise GridError("an interval needs end > start", got=(self.start, self.end), remedy="Swap the two ends.")
+        _check_length(self.end - self.start)
 
     @property
     def length(self) -> float:
@@ -62,7 +66,7 @@ class Circle:
     """The circle R/length with μ = mass · (arc length / length); functions on it are periodic."""
 
     length: float = 1.0
-    mass: Positive | None = None
+    mass: Mass | None = None
     start: ClassVar[float] = 0.0
     dim: ClassVar[int] = 1
     periodic: ClassVar[bool] = True
@@ -70,6 +74,7 @@ class Circle:
     def __post_init__(self) -> None:
         if not self.length > 0:
             raise GridError("a circle needs a positive length", got=self.length, remedy="Write Circle(length=1.0).")
+        _check_length(self.length)
 
 
 @register
@@ -97,7 +102,7 @@ class Product:
     """A box: the product of intervals and circles, with the product measure (2-D and 3-D domains)."""
 
     factors: tuple[Interval | Circle, ...]
-    mass: Positive | None = None
+    mass: Mass | None = None
     periodic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -108,6 +113,12 @@ class Product:
     def dim(self) -> int:
         """The dimension of the box."""
         return len(self.factors)
+
+
+def _check_length(length: float) -> None:
+    if not TINY <= length <= 1 / TINY:
+        got = f"a length of {length:g}"
+        raise GridError("lengths lie between 1e-150 and 1e150", got=got, remedy="Use another unit.")
 
 
 Axis = Points | Interval | Circle | Times | Product

@@ -63,11 +63,22 @@ class Grid:
 
     def integrate(self, values: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b c"]:
         """∫ f dμ for values f(nodes_i) along the second-last dimension."""
-        return torch.einsum("...n,...nc->...c", self.weights, values)
+        self._check_values(values)
+        return torch.einsum("...n,...nc->...c", self.weights.to(values.dtype), values)
 
     def inner(self, f: Float[Tensor, "*b n c"], g: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b c"]:
         """⟨f, g⟩ = ∫ f g dμ."""
+        self._check_values(f)
+        self._check_values(g)
         return self.integrate(f * g)
+
+    def _check_values(self, values: Tensor) -> None:
+        if not isinstance(values, Tensor) or not (values.is_floating_point() or values.is_complex()):
+            got = values.dtype if isinstance(values, Tensor) else type(values).__name__
+            raise GridError("values at nodes are a tensor of real numbers", got=got, remedy="Convert: values.float().")
+        if values.dim() < 2 or values.shape[-2] != self.count:
+            remedy = "Give one row of values for each node."
+            raise GridError(f"values need shape […, {self.count}, c]", got=list(values.shape), remedy=remedy)
 
     def norm(self, values: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b c"]:
         """‖f‖ = ⟨f, f⟩^½."""
@@ -88,14 +99,19 @@ class Grid:
 
     def only(self, observed: Bool[Tensor, "*b n"]) -> "Grid":
         """Return this grid with the unobserved nodes absent (weight zero)."""
-        if observed.shape[-1] != self.count:
-            raise GridError(f"observed needs {self.count} entries", got=observed.shape[-1], remedy="One flag per node.")
+        if not isinstance(observed, Tensor) or observed.dim() < 1 or observed.shape[-1] != self.count:
+            is_row = isinstance(observed, Tensor) and observed.dim() > 0
+            got = observed.shape[-1] if is_row else type(observed).__name__
+            raise GridError(f"observed needs {self.count} entries", got=got, remedy="One flag per node.")
+        observed = observed if observed.dtype == torch.bool else observed != 0
         weights = torch.where(observed, self.weights, 0.0)
         left = None if self.left is None else torch.where(observed, self.left, 0.0)
         return replace(self, weights=weights, left=left, is_uniform=False, is_unit=False, has_gaps=True, lines=None)
 
     def union(self, other: "Grid") -> "Grid":
         """The disjoint union of two grids (a CLS token, memory slots): masses add, nothing is shared."""
+        if not isinstance(other, Grid):
+            raise GridError("a union is made of two grids", got=type(other).__name__, remedy="Make it: grid_on(…).")
         if self.nodes.shape[-1] != other.nodes.shape[-1]:
             raise GridError(
                 "a union needs nodes of one dimension",

@@ -11,6 +11,7 @@ import torch
 from continua.axes.axis import Axis, Circle, Interval, Points, Product, Times, mass_of
 from continua.axes.grid import Grid
 from continua.axes.rules import Array, radical_inverse
+from continua.axes.stamps import as_stamps
 from continua.checks import looking, refuse_in_graph
 from continua.config import register
 from continua.errors import ContinuaError, GridError, install
@@ -104,6 +105,9 @@ class Samples:
         Stamps outside a closed axis are refused, unless they may lie ``beyond`` its ends (questions about the future):
         the domain then reaches as far as they do.
         """
+        stamps = as_stamps(stamps)
+        stamps = stamps if stamps.is_floating_point() else stamps.double()
+        observed = None if observed is None else _flags(observed)
         nodes = stamps if axis.dim > 1 or (stamps.dim() > 1 and stamps.shape[-1] == 1) else stamps[..., None]
         _check(axis, nodes, observed, beyond)
         if isinstance(axis, Points):
@@ -116,12 +120,24 @@ class Samples:
         return Grid(nodes, weights, left, has_gaps=observed is not None)
 
 
+def _flags(observed: Any) -> Tensor:
+    """Which stamps are present; a list of flags will do."""
+    if not isinstance(observed, Tensor | list | np.ndarray):
+        got = type(observed).__name__
+        raise GridError("observed is a tensor of flags", got=got, remedy="Give one flag for each stamp.")
+    flags = observed if isinstance(observed, Tensor) else torch.as_tensor(np.asarray(observed) != 0)
+    return flags if flags.dtype == torch.bool else flags != 0
+
+
 def _check(axis: Axis, nodes: Tensor, observed: Tensor | None, beyond: bool) -> None:
-    if nodes.shape[-2] == 0:
+    if nodes.dim() < 2 or nodes.numel() == 0:
         raise GridError("a sequence needs at least one stamp", got="an empty one", remedy="Drop empty sequences.")
     if nodes.shape[-1] != axis.dim:
         remedy = f"Give stamps of shape [..., n, {axis.dim}]."
         raise GridError(f"the axis has dimension {axis.dim}", got=f"stamps of {tuple(nodes.shape)}", remedy=remedy)
+    if observed is not None and (observed.dim() < 1 or observed.shape[-1] != nodes.shape[-2]):
+        got = f"{list(observed.shape)} for {list(nodes.shape[:-1])}"
+        raise GridError("observed needs the shape of the stamps", got=got, remedy="Give one flag for each stamp.")
     if looking() and not bool(torch.isfinite(nodes).all()):
         remedy = "Mark missing points with observed=..., and give them any finite stamp."
         raise GridError("stamps must be finite", got="NaN or infinity", remedy=remedy)
@@ -210,6 +226,9 @@ def _scattered(axis: Axis, nodes: Float[Tensor, "*b n k"], observed: Tensor | No
         present = np.ones(flat.shape[:2], dtype=bool)
     else:
         present = observed.expand(nodes.shape[:-1]).reshape(flat.shape[:2]).cpu().numpy()
+    if not present.any(-1).all():
+        remedy = "Drop the sequence, or mark at least one token as observed."
+        raise GridError("a sequence needs at least one observed token", got="one with none", remedy=remedy)
     weights = np.zeros(flat.shape[:2])
     for row, points, here in zip(weights, flat, present, strict=True):
         row[here] = _lumped(axis, points[here])

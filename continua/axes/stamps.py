@@ -26,6 +26,8 @@ def as_stamps(times: Any) -> Tensor:
     torch.float64
     """
     if isinstance(times, Tensor):
+        if times.dtype == torch.bool or times.is_complex():
+            raise _no_stamps(f"a tensor of {times.dtype}")
         return times
     try:
         found = np.asarray(times)
@@ -58,6 +60,8 @@ def exact(stamps: Tensor, like: Tensor) -> Tensor:
 
 def _check_apart(stamps: Tensor, dtype: torch.dtype) -> None:
     """Refuse stamps that differ as they were given, and no longer do in ``dtype``."""
+    if not stamps.numel():
+        return
     if not stamps.is_floating_point() and not bool(stamps.abs().amax() > 2**53) and dtype == torch.float64:
         return
     ordered = stamps.detach()[..., 0].sort(-1).values

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from continua import memory
 from continua.axes import Circle
 from continua.data.etdrk4 import Stepper
 from continua.data.generation import ShareDone, check_finite, generator_for, in_chunks, normals
@@ -92,6 +93,7 @@ def burgers_pairs(
     (seed, i). The steps of a draw follow its speed U: their length is at most ν/U², the time of a shock of that speed.
     """
     _check(n, viscosity, until)
+    memory.require(8 * count * n, f"a set of {count} pairs", "Ask for fewer, or for fewer nodes.")
     fine = n << max(0, math.ceil(math.log2(10 / viscosity / n)))
 
     def make(indices: range) -> tuple[Tensor, Tensor]:

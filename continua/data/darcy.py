@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from continua import constants
+from continua import constants, memory
 from continua.axes import Interval, Product
 from continua.data.generation import ShareDone, check_finite, generator_for, in_chunks, normals
 from continua.data.pairs import Pairs, lattice
@@ -137,6 +137,7 @@ def darcy_pairs(
         got = f"{n} nodes, refine {refine}, materials {low:g} and {high:g}"
         raise ConfigError("this is no flow on a square", got=got, remedy="Use n ≥ 5, refine ≥ 1 and materials > 0.")
     fine = (n - 1) * refine + 1
+    memory.require(8 * count * n**2, f"a set of {count} pairs", "Ask for fewer, or for fewer nodes.")
 
     def make(indices: range) -> tuple[Tensor, Tensor]:
         fields = torch.stack([neumann_field(fine, generator_for("darcy", seed, i)) for i in indices])

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from continua import constants
+from continua import constants, memory
 from continua.axes import Circle, Product
 from continua.data.etdrk4 import Stepper
 from continua.data.generation import ShareDone, check_finite, generator_for, in_chunks, normals
@@ -158,6 +158,7 @@ def vorticity_paths(
         got = f"{times} times, refine {refine}"
         raise ConfigError("a path needs two times or more", got=got, remedy="Use times ≥ 2 and refine ≥ 1.")
     fine = refine * n
+    memory.require(4 * count * times * n**2, f"a set of {count} paths", "Ask for fewer, or for fewer nodes.")
     waves(fine)  # refuses a torus too small
     push = usual_forcing(fine)
 

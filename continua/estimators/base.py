@@ -22,7 +22,7 @@ from continua.models import load as load_model
 from continua.optim import AdamW, ByRole, Cosine
 from continua.tasks.series import Scale
 from continua.tasks.task import Task
-from continua.training import fit
+from continua.training import Training, fit
 from continua.training.progress import Bar, Progress
 
 try:
@@ -152,9 +152,7 @@ class SeriesEstimator(BaseEstimator):
 
     def _settle(self, series: Ragged) -> SeriesSettings:
         chosen = self.settings if self.settings is not None else SeriesSettings()
-        for name in ("d", "heads", "depth", "steps"):
-            if not getattr(self, name) >= 1:
-                raise ConfigError(f"{name} counts from one", got=getattr(self, name), remedy=f"Use {name} ≥ 1.")
+        _ = self._size, Training(steps=self.steps)  # refuse what is no size and no number of steps
         self.spacing_ = series.spacing
         self.scale_ = Scale.of(series, chosen.unit, chosen.periods)
         with reading("Give random_state a whole number from 0 to 2³² − 1, a RandomState or None."):

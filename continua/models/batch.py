@@ -54,17 +54,44 @@ class Batch:
     laid: bool = False
 
     def __post_init__(self) -> None:
-        if _is_listed(self.times):
+        if self.times is not None:
             object.__setattr__(self, "times", as_stamps(self.times))
         if _is_listed(self.asked):
             object.__setattr__(self, "asked", as_stamps(self.asked))
         if _is_listed(self.observed):
             object.__setattr__(self, "observed", torch.from_numpy(np.array(self.observed)))
+        for name, kinds in KINDS.items():
+            _check_kind(name, vars(self)[name], kinds)
 
     @classmethod
     def of(cls, batch: "Batch | Tensor") -> "Batch":
         """A bare tensor is a batch of values."""
         return batch if isinstance(batch, Batch) else cls(batch)
+
+
+KINDS: dict[str, tuple[type, ...]] = {
+    "values": (Tensor,),
+    "times": (Tensor,),
+    "observed": (Tensor,),
+    "grid": (Grid,),
+    "pairs": (Tensor,),
+    "types": (Tensor,),
+    "source": (Batch,),
+    "cross_pairs": (Tensor,),
+    "asked": (Tensor, Grid),
+}
+
+
+def _check_kind(name: str, given: Any, kinds: tuple[type, ...]) -> None:
+    """Refuse what is no dense tensor where one is wanted."""
+    if given is None or (name == "values" and callable(given)):
+        return
+    if not isinstance(given, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise ShapeError(f"{name} of a batch is a {wanted}", got=type(given).__name__, remedy="Convert it before.")
+    if isinstance(given, Tensor) and given.layout is not torch.strided:
+        got = str(given.layout).removeprefix("torch.")
+        raise ShapeError(f"{name} of a batch is a dense tensor", got=got, remedy="Convert it: x.to_dense().")
 
 
 def _is_listed(given: Any) -> bool:
@@ -111,7 +138,7 @@ def place(batch: Batch, axis: Axis, named: Grid | None, like: Tensor) -> tuple[B
         raise ShapeError(
             f"stamps need shape [t] or [{values.shape[0]}, t]", got=list(grid.weights.shape), remedy="Match the batch."
         )
-    _check_pairs(batch, values.shape[0])
+    _check_pairs(batch, values)
     return replace(batch, values=_present(values, grid) if grid.has_gaps else values), grid
 
 
@@ -132,11 +159,17 @@ def _present(values: Tensor, grid: Grid) -> Tensor:
     return values.masked_fill(~(observed if values.dim() == 2 else observed[..., None]), 0)
 
 
-def _check_pairs(batch: Batch, count: int) -> None:
-    for name, pairs in (("pairs", batch.pairs), ("cross_pairs", batch.cross_pairs)):
-        if pairs is not None and pairs.dim() > 2 and pairs.shape[0] not in (1, count):
+def _check_pairs(batch: Batch, values: Tensor) -> None:
+    beside = {"pairs": batch.pairs, "cross_pairs": batch.cross_pairs, "observed": batch.observed, "types": batch.types}
+    for name, given in beside.items():
+        if given is None:
+            continue
+        if given.device != values.device:
+            got = f"{given.device} and {values.device}"
+            raise ShapeError(f"{name} and values live on one device", got=got, remedy="Move it: x.to(values.device).")
+        if "pairs" in name and given.dim() > 2 and given.shape[0] not in (1, values.shape[0]):
             remedy = "Give one mask for each sample, or one [t, s] for all."
-            raise MaskError(f"{name} needs {count} samples", got=list(pairs.shape), remedy=remedy)
+            raise MaskError(f"{name} needs {values.shape[0]} samples", got=list(given.shape), remedy=remedy)
 
 
 def _flags(observed: Tensor) -> Tensor:
@@ -152,6 +185,9 @@ def _points(batch: Batch, axis: Axis, observed: Tensor | None) -> Tensor:
     times: Any = batch.times
     # [b, 1] are the stamps of b one-token sequences; only where the values say otherwise is it one sequence of b points
     tokens = batch.values.shape[:2] if isinstance(batch.values, Tensor) else None
+    if times.dim() == 0:
+        got = "one number"
+        raise GridError("stamps need shape [t] or [b, t]", got=got, remedy="Give one stamp for each token.")
     if axis.dim == 1 and (times.dim() == 1 or (times.dim() == 2 and (times.shape[1] > 1 or times.shape == tokens))):
         times = times[..., None]
     if times.shape[-1] != axis.dim:
@@ -206,7 +242,11 @@ def _named(batch: Batch) -> tuple[list[tuple[Any, Any]], Any]:
 
 
 def _restored(values: Iterable[Any], names: Any) -> Batch:
-    return Batch(**dict(zip(names, values, strict=True)))
+    """The batch of these leaves; they need not be tensors: programs put their own marks in their place."""
+    made = Batch()
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(made, name, value)
+    return made
 
 
 # so that torch.export sees the tensors of a batch as inputs

@@ -1,8 +1,10 @@
 """The words that annotations use for ranges: ``steps: Count``, ``lr: Positive``."""
 
-import math
+import sys
 from dataclasses import dataclass
 from typing import Annotated, Any
+
+LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Range:
             and (self.above is None or value > self.above)
             and (self.below is None or value < self.below)
             and value == value
-            and (self.infinite or -math.inf < value < math.inf)
+            and (self.infinite or -LARGEST <= value <= LARGEST)  # whole numbers may be larger than any float
         )
 
     def __str__(self) -> str:

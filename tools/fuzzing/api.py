@@ -130,7 +130,7 @@ def _at(draw: Draw) -> Case:
             ct.Midpoint(4),
             ct.Trapezoid(4),
             ct.axes.Nested(4),
-            ct.axes.Nested(10**9),
+            ct.axes.Nested(10**5),
             ct.Counting(8),
             ct.Fixed(2),
             ct.Samples(),

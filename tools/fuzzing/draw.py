@@ -20,7 +20,7 @@ class Opaque:
 # What people and files hand over where a number is wanted. Numbers of numpy are numbers.
 ODD: tuple[Any, ...] = (
     0, -1, -7, 1, 3, 1.5, -0.5, 0.0, math.nan, math.inf, -math.inf, True, False, None, "8", "x", "", "None", "nan", [],
-    [4], (4, 4), {}, {"kind": "Interval"}, {"kind": 3}, 10**6, 10**9, 10**12, 2**63, -(2**63), 10**400, 1e308, 1e-320,
+    [4], (4, 4), {}, {"kind": "Interval"}, {"kind": 3}, 10**9, 10**12, 2**63, -(2**63), 10**400, 1e308, 1e-320,
     np.int64(4), np.float32(2.0), np.float64(math.nan), np.int64(-2), np.bool_(True), np.array([1, 2]), 2 + 0j, b"8",
     Fraction(1, 2), torch.tensor(4), torch.tensor([1.0, 2.0]), Opaque(), "é\x00", "../x", set(),
 )  # fmt: skip

@@ -144,6 +144,6 @@ def _permuted(run: Any, values: Any, times: Any, answer: torch.Tensor, draw: Dra
     if not isinstance(times, torch.Tensor) or not isinstance(values, torch.Tensor):
         return
     order = torch.randperm(values.shape[1], generator=draw.tensors("again"))
-    axis = times.dim() - (2 if times.shape[-1] == 2 and times.dim() > 1 and times.shape[-2] == len(order) else 1)
-    moved = run(values[:, order], times.index_select(axis, order))
+    square = draw.pick("model", MODELS) == "square"
+    moved = run(values[:, order], times.index_select(times.dim() - 1 - square, order))
     yield from oracles.equal("permutation", moved, answer[:, order])
