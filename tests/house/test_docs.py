@@ -222,6 +222,15 @@ def test_the_usual_words_stand_where_people_look(word: str) -> None:
     assert any(word.lower() in one for one in entry), f"{word} is on neither of the pages that lead to the others"
 
 
+def test_every_benchmark_is_listed() -> None:
+    page = (ROOT / "docs" / "benchmarks" / "index.md").read_text(encoding="utf-8")
+    results = {path.stem for path in (ROOT / "benchmarks" / "results").glob("*.json")}
+    lost = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} & results - set(
+        re.findall(r"\| `(\w+)` \|", page)
+    )
+    assert not lost, f"docs/benchmarks/index.md does not list {sorted(lost)}"
+
+
 @pytest.mark.parametrize("path", PAGES[1:], ids=shown)
 def test_a_page_has_a_title_a_purpose_and_a_place(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
