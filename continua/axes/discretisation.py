@@ -11,11 +11,9 @@ from continua.axes.grids import Grids
 from continua.axes.rules import Counting, Nested, Rule, default_rule, grid_on
 from continua.config import register
 from continua.errors import ConfigError, GridError, nearest
-from continua.settings import Range, Size, Takes
+from continua.settings import MAX_STEPS, Range, Size, Takes
 from continua.settings.checks import scalar
 from continua.typing import Letter, Tensor
-
-STEPS = 10**6  # a solve of more steps in depth is a slip of the pen: each is a pass through a block
 
 
 class Stepping(Protocol):
@@ -41,7 +39,7 @@ class Discretisation:
     h: Rule | Size | None = None
     e: Rule | Size | None = None
     m: Rule | Size | None = None
-    z: Annotated[Any, Takes(Stepping | Annotated[int, Range(1, STEPS)] | None)] = None
+    z: Annotated[Any, Takes(Stepping | Annotated[int, Range(1, MAX_STEPS)] | None)] = None
 
     def replace(self, **changes: Any) -> "Discretisation":
         """Return a copy with some axes changed."""

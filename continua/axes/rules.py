@@ -17,7 +17,7 @@ from continua.axes.stamps import WITHOUT_DOUBLES
 from continua.config import register
 from continua.constants import constant_result
 from continua.errors import GridError
-from continua.settings import Size
+from continua.settings import Size, SquareSize
 from continua.typing import Tensor
 
 
@@ -121,7 +121,7 @@ class LeftEnd:
 class GaussLegendre:
     """Zeros of the Legendre polynomial P_n; exact up to degree 2n−1, spectral."""
 
-    n: Size
+    n: SquareSize
     order: ClassVar[float] = math.inf
     halves: ClassVar[bool] = False
 
@@ -136,7 +136,7 @@ class GaussLegendre:
 class ClenshawCurtis:
     """Chebyshev extrema (1−cos(πi/(n−1)))/2 with weights exact for degree n−1, spectral; nested under n → 2n−1."""
 
-    n: Size
+    n: SquareSize
     order: ClassVar[float] = math.inf
     halves: ClassVar[bool] = False
 

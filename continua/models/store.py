@@ -7,10 +7,11 @@ a ``config.json`` of another save, which is seen by its mark, and the descriptio
 
 import hashlib
 import json
+import math
 import os
 import stat
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 MARK = "save"  # in both files: the SHA-256 of description and weights
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+ALWAYS_MADE = 10**7  # numbers that are allocated for a description without asking the file
 DAMAGED = "The file is damaged or was changed: copy it again, or save the model anew."
 
 
@@ -110,6 +112,7 @@ def load(folder: str | Path) -> Any:
             described = _described_beside(folder, about)
             warnings.warn(f"{folder / CONFIG} is of another save: the one in {WEIGHTS} is used.", stacklevel=2)
         changed = _mark(described, about["content"]) != about[MARK]
+    _refuse_larger(described["model"], tensors, folder)
     model = _unchanged(folder, described["model"]) if changed else from_plain(described["model"])
     wanted = model.state_dict()
     check_names(set(tensors), set(wanted), folder)
@@ -118,6 +121,32 @@ def load(folder: str | Path) -> Any:
         raise _changed(folder / (CONFIG if changed else WEIGHTS))
     model.load_state_dict(tensors, assign=True)  # take the tensors themselves, so that each keeps its own dtype
     return model
+
+
+def _refuse_larger(plain: Any, tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
+    """Refuse a description of more than the file holds before it is made: first as shapes without memory.
+
+    That takes as long as making a small model, so it is left out where no three numbers of the description could make
+    a large one.
+    """
+    held = sum(tensor.numel() for tensor in tensors.values())
+    if math.prod(sorted(_sizes(plain))[-3:]) <= max(ALWAYS_MADE, held):
+        return
+    with torch.device("meta"):
+        wanted = from_plain(plain).state_dict()
+    check_names(set(tensors), set(wanted), folder)
+    check_shapes(tensors, wanted, folder)
+
+
+def _sizes(plain: Any) -> Iterator[int]:
+    """All whole numbers of a description."""
+    if isinstance(plain, Mapping):
+        plain = list(plain.values())
+    if isinstance(plain, list):
+        for one in plain:
+            yield from _sizes(one)
+    elif isinstance(plain, int):
+        yield plain
 
 
 def _unchanged(folder: Path, plain: Any) -> Any:
@@ -224,7 +253,7 @@ def read_tensors(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path.name} cannot be read", got=str(damaged), remedy=remedy) from damaged
 
 
-def check_shapes(got: dict[str, Any], wanted: dict[str, Any], folder: Path) -> None:
+def check_shapes(got: Mapping[str, Any], wanted: Mapping[str, Any], folder: Path) -> None:
     """Say which tensor has another shape than the configuration gives it."""
     for name, tensor in wanted.items():
         if got[name].shape != tensor.shape:

@@ -1,16 +1,19 @@
 """What a discretisation decides before data come: plain numbers, and constants on the model's device."""
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from continua.axes import WIDTHS, Depths, Discretisation, Grid, Grids
+from continua import memory
+from continua.axes import ALIASES, WIDTHS, Depths, Discretisation, Grid, Grids
 from continua.axes.rules import made_of, pieces_on
 from continua.checks import refuse_in_graph
 from continua.constants import at_least_single
 from continua.errors import ConfigError
+from continua.fields import Expansion
 from continua.flow import Fixed, Solver, depths
 from continua.flow.stepping import StepPlan
 from continua.flow.trajectory import Steps
@@ -60,6 +63,7 @@ def numbers_of(model: Any, at: Discretisation | None) -> Numbers:
     like = next(model.parameters())
     _on_one_device(model)
     chosen = model.settle(at)
+    _refuse_too_large(model, chosen)
     span = (model.axes.z.start, model.axes.z.end)
     control = chosen.z
     dtype = at_least_single(like.dtype)
@@ -72,6 +76,23 @@ def numbers_of(model: Any, at: Discretisation | None) -> Numbers:
         where = tuple((nodes, _lengths(model, nodes, control)) for nodes in found)
     tokens = None if chosen.t is None else pieces_on(model.axes.t, chosen.t, like.device, dtype)
     return grids, tokens, steps, where, _mean_length(model.native.z, control)
+
+
+def _refuse_too_large(model: Any, chosen: Discretisation) -> None:
+    """Refuse a size whose weights do not fit into memory, before a grid is made. Those of the native size are there."""
+    control = chosen.z
+    at_once = control.steps if isinstance(control, Fixed) and not model.execution.adjoint.reads_late else 1
+    sizes = {**{letter: getattr(chosen, letter).n for letter in WIDTHS}, "z": at_once}
+    need = 0
+    stored = 0
+    for field in model.modules():
+        if isinstance(field, Expansion):
+            own = {letter: basis.size for letter, basis in field.bases.items()}
+            need += math.prod(sizes.get(ALIASES.get(letter, letter), size) for letter, size in own.items())
+            stored += math.prod(own.values())
+    if need > stored:
+        item = next(model.parameters()).element_size()
+        memory.require(need * item, f"this model {chosen}", "Choose a smaller size.")
 
 
 def _on_one_device(model: Any) -> None:

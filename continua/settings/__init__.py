@@ -2,6 +2,7 @@
 
 from continua.settings.door import Door, checked, door_of
 from continua.settings.ranges import (
+    MAX_STEPS,
     Allocates,
     Count,
     NonNegative,
@@ -12,11 +13,13 @@ from continua.settings.ranges import (
     Seed,
     Share,
     Size,
+    SquareSize,
     Takes,
     Whole,
 )
 
 __all__ = [
+    "MAX_STEPS",
     "Allocates",
     "Count",
     "Door",
@@ -28,6 +31,7 @@ __all__ = [
     "Seed",
     "Share",
     "Size",
+    "SquareSize",
     "Takes",
     "Whole",
     "checked",

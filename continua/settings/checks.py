@@ -120,8 +120,8 @@ class Number:
                 return value
         if not self.range.has(value):
             raise Unfit(remedy=self.range.remedy)
-        if self.allocates is not None and not memory.fits(value * self.allocates.bytes):
-            need = memory.readable(min(value, 10**18) * self.allocates.bytes)
+        if self.allocates is not None and not memory.fits(value**self.allocates.power * self.allocates.bytes):
+            need = memory.readable(min(value, 10**18) ** self.allocates.power * self.allocates.bytes)
             there = memory.readable(memory.available())
             raise Unfit(f"so large needs at least {need} of {there} memory", remedy="Make it smaller.")
         return value

@@ -47,9 +47,10 @@ def _short(number: float) -> str:
 
 @dataclass(frozen=True)
 class Allocates:
-    """A number of things that take ``bytes`` each, at the least: more than the memory has are refused."""
+    """n^``power`` things that take ``bytes`` each, at the least: more than the memory has are refused."""
 
     bytes: int = 8
+    power: int = 1
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,10 @@ class Takes:
 
 
 FINITE = Range()
+MAX_STEPS = 10**6  # a solve of more steps in depth is a slip of the pen: each is a pass through a block
 Count = Annotated[int, Range(low=1)]
 Size = Annotated[int, Range(low=1), Allocates()]
+SquareSize = Annotated[int, Range(low=1), Allocates(power=2)]  # a matrix of so many rows and columns is made of it
 Whole = Annotated[int, Range(low=0)]
 Seed = Annotated[int, Range(low=0, below=2**63)]
 Positive = Annotated[float, Range(above=0)]

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 from continua.compiling import remembered
 from continua.config import register
@@ -11,6 +11,7 @@ from continua.errors import SolveError, SolveFailed
 from continua.flow.solvers.solver import Solver
 from continua.flow.trajectory import Piece, SaveAt, Steps
 from continua.flow.vectorfield import VectorField
+from continua.settings import MAX_STEPS, Range
 from continua.typing import Args, Tensor
 
 
@@ -64,9 +65,9 @@ class Fixed:
     neighbours (the last pair first), more by halving (the first one first), so that coarse nodes are fine ones too.
     """
 
-    steps: int
+    steps: Annotated[int, Range(high=MAX_STEPS)]
     solver: Solver | None = None
-    nested: int | None = None
+    nested: Annotated[int, Range(high=MAX_STEPS)] | None = None
 
     def __post_init__(self) -> None:
         for count in (self.steps, 1 if self.nested is None else self.nested):
