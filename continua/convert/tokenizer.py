@@ -36,7 +36,7 @@ def described_as_json(tokens: Tokeniser) -> str:
         raise ConfigError("only characters and byte pairs can be written as tokenizer.json", got=got, remedy=remedy)
     alone = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False}
     vocabulary = {character: number for number, character in enumerate(tokens.alphabet)}
-    made = {
+    made: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,

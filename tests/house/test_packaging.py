@@ -53,6 +53,21 @@ def test_every_hint_names_the_distribution_and_an_extra_that_exists():
     assert {"space", "text", "series"} <= extras <= set(PROJECT["optional-dependencies"])
 
 
+@pytest.mark.finding("N5")
+def test_the_readme_begins_with_what_elasticity_needs():
+    first = (ROOT / "README.md").read_text(encoding="utf-8").split("```")[0]
+    for words in ("Elastic training", ".held()", "half of everything 31 %", "docs/start/elasticity.md"):
+        assert words in first
+    assert "any width" not in first.split("*read*")[0], "sizes are read, not promised to be good"
+
+
+@pytest.mark.finding("N4")
+def test_no_page_names_a_latency_as_if_it_were_every_machines():
+    commands = re.compile(r"^\$ .*latency=", re.MULTILINE)
+    pages = [ROOT / "README.md", *(ROOT / "docs" / "start").glob("*.md")]
+    assert not [page.name for page in pages if commands.search(page.read_text(encoding="utf-8"))]
+
+
 def done(*words: object, cwd: Path) -> str:
     """The output of a command that does not see this clone."""
     surroundings = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "CONTINUA"))}
