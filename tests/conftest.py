@@ -13,7 +13,9 @@ SHAPES = os.environ.get("CONTINUA_SHAPES", "") not in {"", "0"}
 if SHAPES:
     import jaxtyping
 
-    jaxtyping.install_import_hook("continua", "beartype.beartype")  # before anything imports the package
+    import tests.checker  # noqa: F401  (the hook looks it up by name)
+
+    jaxtyping.install_import_hook("continua", "tests.checker.checked")  # before anything imports the package
 
 gc.set_threshold(50_000, 20, 20)  # thousands of small models: by default their garbage is looked for all the time
 
