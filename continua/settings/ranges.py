@@ -1,5 +1,6 @@
 """The words that annotations use for ranges: ``steps: Count``, ``lr: Positive``."""
 
+import math
 import sys
 from dataclasses import dataclass
 from typing import Annotated, Any
