@@ -21,7 +21,7 @@ from tools import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
 MODULES = sorted(
     ["continua", *(found.name for found in pkgutil.walk_packages(continua.__path__, "continua."))]
 )  # walk_packages imports the rooms, not the modules in them
