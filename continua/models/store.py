@@ -44,7 +44,10 @@ def save(model: nn.Module, folder: str | Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with aside(folder / CONFIG) as config, aside(folder / WEIGHTS) as weights:
         config.write_text(json.dumps({**described, MARK: mark}, indent=1), encoding="utf-8")
-        save_file(tensors, weights, metadata={**about, MARK: mark})
+        try:
+            save_file(tensors, weights, metadata={**about, MARK: mark})
+        except SafetensorError as problem:  # its own name for a disk that is full or cannot be written
+            raise OSError(str(problem)) from problem
         os.chmod(weights, stat.S_IMODE(config.stat().st_mode))  # safetensors writes files for their owner alone
         flush(config)
         flush(weights)

@@ -73,7 +73,8 @@ def prepare_again(
         changes = valued_changes(name, changes)
     bundle = bundle_of(run, changes, recipe, trust)
     changed = {**changes_of(run), **(changes or {})}
-    copies = run.about.get("files") or {}
+    files = run.about.get("files")
+    copies = files if isinstance(files, dict) else {}
     about = about_of(name, _carried(changed, copies), bundle)
     for key in ("tokens", *bundle.about):
         if _told(json.loads(json.dumps(about[key]))) != _told(run.about.get(key)):

@@ -25,7 +25,7 @@ from continua.training.interrupt import Interrupt
 from continua.training.objective import Objective, Whole
 from continua.training.penalty import penalties as as_penalties
 from continua.training.progress import Bar, Closing, OnProgress, Progress
-from continua.training.run import Run
+from continua.training.run import Run, is_line
 from continua.training.settings import Training
 
 SKIPS = 3  # bad steps in a row before going back
@@ -54,6 +54,11 @@ def refuse_misfit(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.
         if shapes[0] != shapes[1]:
             got = f"{name}: {shapes[0]} in the checkpoint, {shapes[1]} in the model"
             raise RunError("the weights of this run do not fit these settings", got=got, remedy=remedy)
+
+
+def _other_optimiser(problem: Exception) -> RunError:
+    remedy = "Go on with the optimiser it was started with, or start a new run."
+    return RunError("this run was started with another optimiser", got=repr(problem), remedy=remedy)
 
 
 def _reseed(seed: int, device: torch.device) -> None:
@@ -89,7 +94,7 @@ class _State:
             remedy = "Remove this checkpoint: the one before it is used."
             raise CheckpointError("progress.json says where a run is", got=repr(problem), remedy=remedy) from problem
         step, waited, salt = counts
-        return cls(step, best, waited, salt, unmeasured if isinstance(unmeasured, dict) else None)
+        return cls(step, best, waited, salt, unmeasured if is_line(unmeasured) else None)
 
 
 @dataclass
@@ -190,7 +195,7 @@ class Loop:
             return asked
         factor = self.schedule.factor((step + 1) * example.samples, training.steps * example.samples)
         self.between = False
-        self.optimisers.step(factor)
+        self._update(factor)
         self._begin()
         self.at.step = step + 1
         self.bad = 0
@@ -198,6 +203,15 @@ class Loop:
         line = {"step": self.at.step, **terms, "norm": norm, "factor": factor, "seconds": time.perf_counter() - started}
         self._after(line, loss)
         return asked
+
+    def _update(self, factor: float) -> None:
+        """Step the optimisers; what a checkpoint kept of other ones does not serve these."""
+        try:
+            self.optimisers.step(factor)
+        except (KeyError, AttributeError, TypeError) as problem:
+            if self.saved < 0 or self.at.step != self.saved:
+                raise
+            raise _other_optimiser(problem) from problem
 
     def _begin(self) -> None:
         """With the first step done the run is what it was planned to be: from here on its folder is written."""
@@ -359,8 +373,7 @@ class Loop:
         try:
             made.load(spread(tensors, shapes), checkpoint.read_text(path, "optimiser"))
         except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as problem:
-            remedy = "Go on with the optimiser it was started with, or start a new run."
-            raise RunError("the optimiser of this run does not fit", got=str(problem), remedy=remedy) from problem
+            raise _other_optimiser(problem) from problem
 
     def _refuse(self, step: int, loss: float) -> None:
         """A step that is not finite: pass over it; after some of them go back; after that give up."""

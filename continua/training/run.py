@@ -51,7 +51,15 @@ class Plan:
             for name, content in self.files.items()
         }
         made = {"format": "continua run", "version": VERSION, **kept, **self.about}
-        return {**made, "files": {**kept.get("files", {}), **files}} if files else made
+        earlier = kept.get("files")
+        return {**made, "files": {**(earlier if isinstance(earlier, dict) else {}), **files}} if files else made
+
+
+def is_line(line: object) -> bool:
+    """Whether this is a line of a history: the number of a step, other numbers, and perhaps a note."""
+    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+        return False
+    return all(isinstance(value, str if key == "note" else int | float) for key, value in line.items())
 
 
 @dataclass
@@ -161,9 +169,15 @@ class Run:
         self._made = []
 
     def amend(self, about: Mapping[str, Any]) -> None:
-        """Say what is different from now on."""
-        self.plan = Plan(about)
-        self.commit()
+        """Say what is different from now on, at once; refused while another process trains the run."""
+        held = self._lock is not None
+        self.lock()
+        try:
+            self.plan = Plan(about)
+            self.commit()
+        finally:
+            if not held:
+                self.release()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -266,7 +280,7 @@ class Run:
                 line = json.loads(text)  # bytes that are no text are a ValueError too
             except (ValueError, RecursionError):
                 continue
-            if isinstance(line, dict) and isinstance(line.get("step"), int):
+            if is_line(line):
                 lines.append(line)
         return lines
 
