@@ -1,6 +1,7 @@
 """Where to compute: a device by name, and how many threads on the processor."""
 
 import os
+import platform
 from typing import TYPE_CHECKING
 
 from continua.errors import ConfigError, nearest
@@ -58,3 +59,28 @@ def use_threads(count: int | None = None) -> int:
         raise ConfigError("there is at least one thread", got=chosen, remedy="Leave --threads out for the default.")
     torch.set_num_threads(chosen)
     return chosen
+
+
+def machine(device: "torch.device") -> str:
+    """What times depend on, in one line: the processor or GPU, and the threads.
+
+    >>> import torch
+    >>> machine(torch.device("cpu")).endswith("thread") or machine(torch.device("cpu")).endswith("threads")
+    True
+    """
+    import torch
+
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    count = torch.get_num_threads()
+    return f"{_processor()}, {device.type}, {count} thread{'s' if count > 1 else ''}"
+
+
+def _processor() -> str:
+    """The model name; ``platform.processor`` is empty on most Linux systems."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            named = (line.partition(":")[2].strip() for line in info if line.startswith("model name"))
+            return next(named, "") or platform.machine()
+    except OSError:
+        return platform.processor() or platform.machine()

@@ -12,6 +12,7 @@ from rich.table import Table
 from continua.axes import Discretisation
 from continua.cli.out import refuse_unwritable, writing
 from continua.cli.sizes import parse_at
+from continua.devices import machine
 from continua.errors import ConfigError
 from continua.lab import Pareto, pareto
 from continua.lab.cost.pareto import typed_budget
@@ -98,7 +99,7 @@ def show(console: Console, found: Pareto) -> None:
 def sizes_for(console: Console, path: Path, wish: str, device: torch.device, trust: bool = False) -> Discretisation:
     """``d=64,z=3``, or the best size within a budget: ``latency=5ms``, ``flops=20M``, ``memory=2MB`` (of one sample).
 
-    A budget looks at what ``continua pareto`` measured; where it did not, that is done now.
+    A budget looks at what ``continua pareto`` measured; where it did not, or on another machine, that is done now.
     """
     items = [item.strip() for item in wish.split(",") if item.strip()]
     limits = {item.partition("=")[0]: item.partition("=")[2] for item in items if not re.match(r"[a-z]=", item)}
@@ -108,9 +109,8 @@ def sizes_for(console: Console, path: Path, wish: str, device: torch.device, tru
         raise ConfigError("--at takes sizes or a budget", got=wish, remedy="Write d=64,z=3 or latency=5ms.")
     opened = Run.open(path)
     kept = opened.folder / FILE
-    if kept.is_file():
-        found = Pareto.load(kept)
-    else:
+    found = Pareto.load(kept) if kept.is_file() else None
+    if found is None or ("latency" in limits and found.measured_on != machine(device)):
         found = measure(console, opened, None, WINDOWS, device, trust)
         with writing(kept):
             found.save(kept)

@@ -54,6 +54,18 @@ def test_a_device_is_found_by_its_name(monkeypatch):
 
 
 @pytest.mark.finding("N6")
+def test_a_fit_in_python_takes_a_device_too(monkeypatch):
+    import continua as ct
+    from tests.runs import tiny_model, tiny_task
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with refused(ConfigError, "no such device, got cuda", "Use cpu, or auto"):
+        ct.fit(tiny_model(), tiny_task(), steps=1, device="cuda")
+    assert len(ct.fit(tiny_model(), tiny_task(), steps=1, device="cpu").history) == 1
+
+
+@pytest.mark.finding("N6")
 def test_threads_are_few_unless_they_are_asked_for(run, monkeypatch):
     before = torch.get_num_threads()
     try:

@@ -239,3 +239,28 @@ def test_the_hint_at_the_end_fits_this_machine(tmp_path) -> None:
 def test_hints_are_kept_by_a_size_that_is_quicker(seconds, wish) -> None:
     found = points(*((1.0 + i, took, 1) for i, took in enumerate(seconds)))
     assert hint(found) == wish
+
+
+@pytest.mark.finding("N4")
+def test_times_of_another_machine_are_measured_again(run) -> None:
+    kept = run / "pareto.json"
+    assert said("pareto", run, "--windows", 1, "--size", "d=8").exit_code == 0
+    here = json.loads(kept.read_text())
+    assert "thread" in here["measured_on"]
+    for point in here["points"]:
+        point["seconds"] = 1e6
+    kept.write_text(json.dumps({**here, "measured_on": "an abacus"}))
+    assert said("generate", run, "--at", "latency=100s", "--tokens", 1).exit_code == 0
+    again = json.loads(kept.read_text())
+    assert again["measured_on"] == here["measured_on"]
+    assert all(point["seconds"] < 100 for point in again["points"])
+    kept.write_text(json.dumps({**here, "measured_on": "an abacus"}))
+    assert said("generate", run, "--at", "flops=100G", "--tokens", 1).exit_code == 0
+    assert json.loads(kept.read_text())["measured_on"] == "an abacus", "FLOPs are the same everywhere"
+
+
+def test_points_of_two_machines_are_not_joined() -> None:
+    one = points((1.0, 4.0, 40), (1.2, 2.0, 30))
+    few = Pareto(one.points[:1], "here")
+    assert few.joined(Pareto(one.points, "there")) == few
+    assert few.joined(Pareto(one.points, "here")).points == one.points

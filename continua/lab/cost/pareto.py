@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from continua.axes import Discretisation, at
+from continua.devices import machine
 from continua.errors import ConfigError
 from continua.files import read_bytes, write_text
 from continua.lab.cost.complexity import predict
@@ -62,9 +63,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Pareto:
-    """The sizes that were measured, the native one first."""
+    """The sizes that were measured, the native one first, and on what machine: times are not those of another."""
 
     points: tuple[Point, ...]
+    measured_on: str = ""
 
     def front(self, cost: str = "seconds") -> list[Point]:
         """Sizes for which no other one is at most as costly and better (by more than round-off), by rising cost."""
@@ -91,33 +93,41 @@ class Pareto:
         """Write the points as JSON."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps({"points": [asdict(point) for point in self.points]}, indent=1))
+        write_text(
+            path,
+            json.dumps({"measured_on": self.measured_on, "points": [asdict(point) for point in self.points]}, indent=1),
+        )
         return path
 
     @classmethod
     def load(cls, path: str | Path) -> "Pareto":
         """Read what ``save`` wrote."""
         try:
-            points = tuple(_point(line) for line in json.loads(read_bytes(Path(path)))["points"])
+            said = json.loads(read_bytes(Path(path)))
+            points = tuple(_point(line) for line in said["points"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
             remedy = "Delete it and measure again: continua pareto RUN."
             raise ConfigError(f"{path} is no table of sizes", got=repr(problem), remedy=remedy) from problem
         if not points:
             raise ConfigError(f"{path} is no table of sizes", got="none in it", remedy="Delete it and measure again.")
-        return cls(points)
+        return cls(points, str(said.get("measured_on", "")))
 
     def joined(self, earlier: "Pareto") -> "Pareto":
-        """These points and those of ``earlier`` at other sizes, if both measured the native size of one model alike.
+        """These points and those of ``earlier`` at other sizes, if both measured the native size of one model alike
+        on one machine.
 
         Where the native loss is another one, the model has learned since or other data were read: then nothing of
         ``earlier`` can be compared with this.
         """
         native = self.points[0]
         before = earlier.points[0]
+        if earlier.measured_on != self.measured_on:
+            return self
         if before.sizes != native.sizes or abs(before.loss - native.loss) > EQUAL * abs(native.loss):
             return self
         known = [point.sizes for point in self.points]
-        return Pareto((*self.points, *(point for point in earlier.points if point.sizes not in known)))
+        more = (point for point in earlier.points if point.sizes not in known)
+        return Pareto((*self.points, *more), self.measured_on)
 
     def plot(self, path: str | Path, title: str = "One checkpoint, many sizes") -> Path:
         """Loss over time and over FLOPs, with the fronts; hollow marks are sizes that training never saw."""
@@ -225,7 +235,7 @@ def pareto(
         if watch is not None:
             watch(done, total)
     model.train(was)
-    return Pareto(tuple(points))
+    return Pareto(tuple(points), machine(device))
 
 
 def _bytes(held: FrozenView, sample: Example) -> int:
