@@ -231,7 +231,10 @@ def _scattered(axis: Axis, nodes: Float[Tensor, "*b n k"], observed: Tensor | No
         raise GridError("a sequence needs at least one observed token", got="one with none", remedy=remedy)
     weights = np.zeros(flat.shape[:2])
     for row, points, here in zip(weights, flat, present, strict=True):
-        row[here] = _lumped(axis, points[here])
+        # the same point twice shares one cell; in one order, since ties of the triangulation are broken by it
+        distinct, whose, count = np.unique(points[here], axis=0, return_inverse=True, return_counts=True)
+        whose = whose.reshape(-1)
+        row[here] = _lumped(axis, distinct)[whose] / count[whose]
     return Grid(nodes, torch.from_numpy(weights).to(nodes).reshape(nodes.shape[:-1]), has_gaps=observed is not None)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -96,13 +97,19 @@ def _solved(
 
 
 def _checked(x0: Any, span: tuple[float, float]) -> tuple[float, float]:
+    if not (isinstance(span, tuple | list) and len(span) == 2 and all(isinstance(end, Real) for end in span)):
+        raise SolveError("a span is two numbers", got=repr(span), remedy="Write span=(0.0, 1.0).")
     start = float(span[0])
     end = float(span[1])
     if not -math.inf < start < end < math.inf:
         raise SolveError(
             "the span must go forward", got=(start, end), remedy="Write span=(start, end) with end > start."
         )
-    for tensor in tensors(x0):
+    found = tensors(x0)
+    if not found:
+        got = type(x0).__name__
+        raise SolveError("a state is a tensor or a tuple of tensors", got=got, remedy="Write torch.tensor(x0).")
+    for tensor in found:
         if not (tensor.is_floating_point() or tensor.is_complex()):
             remedy = "Convert it: x0.float()."
             raise SolveError("the state must be a floating-point tensor", got=tensor.dtype, remedy=remedy)

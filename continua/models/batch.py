@@ -212,6 +212,9 @@ def _grid(batch: Batch, axis: Axis, named: Grid | None, like: Tensor) -> Grid | 
         grid = batch.grid.to(like)
         return grid if observed is None else grid.only(observed)
     if batch.times is not None:
+        if batch.times.is_meta and not like.is_meta:
+            remedy = "Give stamps with their values."
+            raise GridError("stamps are numbers", got="a tensor on the device meta", remedy=remedy)
         points = _points(batch, axis, observed)
         points = exact(points, like) if axis.dim == 1 else points.to(like)
         beyond = batch.values is None  # questions may be about the future

@@ -234,3 +234,10 @@ class States(Embedding):
         if not x.is_floating_point():
             raise ShapeError("a state is made of real numbers", got=x.dtype, remedy="Convert it: x.float().")
         return x
+
+    @staticmethod
+    def check_precision(x: Tensor, own: torch.dtype) -> None:
+        """Refuse a state of another precision than the weights have, unless autocast brings both together."""
+        if x.dtype != own and not torch.is_autocast_enabled(x.device.type):
+            remedy = "Convert it: x.to(dtype), or the model: model.to(dtype)."
+            raise ShapeError(f"the state needs the precision of the weights, {own}", got=x.dtype, remedy=remedy)

@@ -36,7 +36,7 @@ from continua.models.bank import Bank
 from continua.models.base import ModelBase
 from continua.models.batch import Batch, place
 from continua.models.build import continuous_parts
-from continua.models.embed import Embedding
+from continua.models.embed import Embedding, States
 from continua.models.finite import ScoreWeights
 from continua.models.model import Execution, Pass, Reads
 from continua.models.structure import (
@@ -51,6 +51,7 @@ from continua.models.structure import (
 from continua.models.view import View
 from continua.operators import Context, Mask, Parts
 from continua.operators.manual_backward import by_hand
+from continua.settings import checked
 from continua.typing import Args, Letter, Tensor
 
 NATIVE = at(d=128, h=4, z=6)  # of a continuous model, unless another is asked for
@@ -116,6 +117,8 @@ class Transformer(ModelBase):
             return self._velocity(grids, structure, context, *told.velocity_at)
         reads = None if told is None else told.reads
         x0 = self.embed(batch, grids, None if reads is None else reads.embed)  # [b, t, d]
+        if isinstance(self.embed, States):
+            self.embed.check_precision(x0, next(self.parameters()).dtype)
         field, args = self.bind(grids, structure, context, reads)
         if told is not None:
             told.t = grids.tokens
@@ -348,6 +351,7 @@ class Transformer(ModelBase):
         return (self,)
 
     @classmethod
+    @checked
     def continuous(
         cls,
         *,

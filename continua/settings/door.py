@@ -168,6 +168,7 @@ def shown(value: Any) -> str:
         text = repr(value) if isinstance(value, str | int | float | bool | tuple | list | dict | None) else ""
     except ValueError:  # whole numbers of thousands of digits
         text = ""
+    text = " ".join(text.split())  # modules are shown on many lines
     if text and len(text) <= 60:
         return text
     size = f" {list(value.shape)}" if hasattr(value, "shape") else ""

@@ -5,10 +5,12 @@ from typing import Any
 
 from continua.errors import CheckpointError, ConfigError
 from continua.models import store
+from continua.settings import checked
 from continua.training import checkpoint
 from continua.training.run import ABOUT, WHICH, Run
 
 
+@checked
 def load(path: str | Path, which: str = "best") -> Any:
     """Return the model that is in ``path``, exactly as it was: dtype and every number.
 

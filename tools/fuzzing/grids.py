@@ -248,7 +248,8 @@ def _samples_weigh(axis: Any, grid: Any, times: Any) -> Iterable[str]:
         mass = (axis.end - axis.start) if kind == "Times" or axis.mass is None else axis.mass
         total = weights.sum(-1)
         # stamps are kept in the dtype they came in
-        slack = 1e-5 * abs(mass) + 1e-7 * max(abs(float(axis.start)), abs(float(axis.end)))
+        eps = torch.finfo(grid.weights.dtype).eps
+        slack = max(1e-5, 4 * eps) * abs(mass) + 1e-7 * max(abs(float(axis.start)), abs(float(axis.end)))
         if (total - mass).abs().max() > slack:
             yield f"sum: weights sum to {total.tolist()}, mass {mass}"
 

@@ -129,7 +129,7 @@ class Plan:
         pairs = scores.pairs
         if pairs is not None:
             pairs = pairs if pairs.shape[-2] == 1 else pairs[..., rows, :]
-            bias = torch.where(pairs, bias, absent(like.dtype)) if pairs.dtype == torch.bool else bias + pairs
+            bias = torch.where(pairs, bias, absent(like.dtype)) if pairs.dtype == torch.bool else bias + pairs.to(like)
         if self.mask is not None:
             bias = torch.where(self.mask.allowed(t, s)[..., None, :, :], bias, absent(like.dtype))
         # half precision adds in float32: log w in 8 bits would be off by a percent
