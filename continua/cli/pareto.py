@@ -36,18 +36,35 @@ def run(
     opened = Run.open(path)
     kept = opened.folder / FILE
     drawn = out or opened.folder / "pareto.png"
-    for target in (kept, drawn):
-        refuse_unwritable(target)
+    refuse_unwritable(drawn)
+    if out is None:
+        refuse_unwritable(kept)
     wishes = [parse_at(size) for size in sizes]
     found = measure(console, opened, [Discretisation(), *wishes] if wishes else None, windows, device, trust)
     show(console, found)
-    if kept.is_file():
-        found = found.joined(Pareto.load(kept))
-    with writing(kept):
-        found.save(kept)
+    found = _joined(console, found, kept)
+    written = [*_keep(console, found, kept), drawn]
     with writing(drawn):
         found.plot(drawn)
-    console.print(f"written: {kept}, {drawn}", markup=False)
+    console.print(f"written: {', '.join(map(str, written))}", markup=False)
+
+
+def _joined(console: Console, found: Pareto, kept: Path) -> Pareto:
+    """What was measured now, and before at other sizes; a table that cannot be read is written anew."""
+    try:
+        return found.joined(Pareto.load(kept)) if kept.is_file() else found
+    except ConfigError as damage:
+        console.print(f"It is written anew: {damage}", markup=False)
+        return found
+
+
+def _keep(console: Console, found: Pareto, kept: Path) -> list[Path]:
+    """Write the table into the run, for budgets to choose from; a run that cannot be written costs that alone."""
+    try:
+        return [found.save(kept)]
+    except OSError as problem:
+        console.print(f"Not kept for budgets: {kept} ({problem.strerror or problem}).", markup=False)
+        return []
 
 
 def measure(
@@ -112,8 +129,7 @@ def sizes_for(console: Console, path: Path, wish: str, device: torch.device, tru
     found = Pareto.load(kept) if kept.is_file() else None
     if found is None or ("latency" in limits and found.measured_on != machine(device)):
         found = measure(console, opened, None, WINDOWS, device, trust)
-        with writing(kept):
-            found.save(kept)
+        _keep(console, found, kept)
     point = found.pick(**{name: _number(text) for name, text in limits.items()})
     console.print(f"{wish}: {point.name}, held-out loss {point.loss:.4f}, {1e3 * point.seconds:.2f} ms", markup=False)
     return point.at

@@ -316,6 +316,26 @@ def test_a_damaged_table_of_sizes_is_a_sentence(run: Path, content: bytes) -> No
     assert "is no table of sizes" in str(done.exception)
 
 
+@pytest.mark.finding("D6", "D12")
+def test_a_damaged_table_is_written_anew_and_a_run_that_cannot_be_written_costs_the_table_alone(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run / "pareto.json").write_bytes(b"{")
+    done = said("pareto", run, "--size", "d=4")
+    assert done.exit_code == 0, done.exception
+    assert "It is written anew" in done.output
+    assert len(Pareto.load(run / "pareto.json").points) == 2
+
+    def shut(self: Pareto, path: Path) -> Path:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Pareto, "save", shut)
+    done = said("pareto", run, "--size", "d=4", "--out", tmp_path / "elsewhere.png")
+    assert done.exit_code == 0, done.exception
+    assert "Not kept for budgets" in done.output
+    assert (tmp_path / "elsewhere.png").is_file()
+
+
 # --- places that cannot be written -----------------------------------------------------------------------------------
 
 
