@@ -180,15 +180,24 @@ def _flags(observed: Tensor) -> Tensor:
     return observed
 
 
+def _tokens(batch: Batch) -> tuple[int, ...] | None:
+    """[b, t] as the values say; one question for each sample of a source is [b, 1]."""
+    if isinstance(batch.values, Tensor):
+        return tuple(batch.values.shape[:2])
+    asked = None if batch.values is not None or batch.source is None else batch.source.values
+    return (asked.shape[0], 1) if isinstance(asked, Tensor) else None
+
+
 def _points(batch: Batch, axis: Axis, observed: Tensor | None) -> Tensor:
     """The stamps as points [t, k] or [b, t, k]; stamps that all samples share are spread where flags are not."""
     times: Any = batch.times
     # [b, 1] are the stamps of b one-token sequences; only where the values say otherwise is it one sequence of b points
-    tokens = batch.values.shape[:2] if isinstance(batch.values, Tensor) else None
+    tokens = _tokens(batch)
     if times.dim() == 0:
         got = "one number"
         raise GridError("stamps need shape [t] or [b, t]", got=got, remedy="Give one stamp for each token.")
-    if axis.dim == 1 and (times.dim() == 1 or (times.dim() == 2 and (times.shape[1] > 1 or times.shape == tokens))):
+    rows = times.dim() == 2 and (times.shape[1] > 1 or tuple(times.shape) == tokens)
+    if axis.dim == 1 and (times.dim() == 1 or rows):
         times = times[..., None]
     if times.shape[-1] != axis.dim:
         remedy = f"Give stamps of shape [t, {axis.dim}] or [b, t, {axis.dim}]."

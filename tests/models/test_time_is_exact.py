@@ -377,3 +377,28 @@ def test_questions_may_lie_beyond_the_domain() -> None:
     assert model(Batch(times=[3.0, 6.0], source=history)).shape == (1, 2, 2)
     with refused(GridError, "got 6", "Widen the axis"):
         model(Batch(times=[3.0], source=replace(history, times=torch.tensor([0.0, 1.0, 6.0]))))
+
+
+@pytest.mark.finding("S1")
+@torch.no_grad()
+def test_one_question_a_sample_is_asked_of_its_own_source() -> None:
+    """[b, 1] are b questions, one for each source, not b questions to all of them."""
+    model = stirred(ct.zoo.forecaster(2, at=ct.at(d=8, h=2, z=1))).eval()
+    source = Batch(random(3, 4, 2), times=torch.arange(4.0).double())
+    asked = torch.tensor([[5.0], [6.0], [7.0]], dtype=torch.float64)
+    answer = model(Batch(times=asked, source=source))
+    assert answer.shape == (3, 1, 2)
+    alone = model(Batch(times=asked[2:], source=Batch(source.values[2:], times=source.times)))  # type: ignore[index]
+    assert gap(answer[2:], alone) < 1e-12
+
+
+@pytest.mark.finding("S1")
+def test_equal_points_of_a_plane_share_their_cell_in_any_order() -> None:
+    pytest.importorskip("scipy")
+    box = ct.Product((ct.Interval(), ct.Interval()))
+    points = torch.tensor([[0.2, 0.3], [0.8, 0.4], [0.2, 0.3], [0.5, 0.9], [0.2, 0.3]], dtype=torch.float64)
+    weights = ct.Samples().on(box, points).weights
+    assert weights[0] == weights[2] == weights[4]
+    assert weights.sum().item() == pytest.approx(1.0)
+    order = torch.tensor([4, 3, 0, 1, 2])
+    assert torch.equal(ct.Samples().on(box, points[order]).weights, weights[order])
