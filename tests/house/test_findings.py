@@ -21,7 +21,6 @@ IDS = {
 MISSING: set[str] = {
     "N9",
 
-
 }  # fmt: skip
 
 
