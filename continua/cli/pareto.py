@@ -108,7 +108,7 @@ def show(console: Console, found: Pareto) -> None:
             f"{point.flops / 1e6:.1f}",
             f"{point.bytes / 1e6:.2f}",
             "*" if point in front else "",
-            {True: "yes", False: "untrained", None: "?"}[point.trained],
+            {True: "yes", False: "no", None: "?"}[point.trained],
         )
     console.print(table)
 

@@ -163,8 +163,9 @@ def test_pareto_prints_marks_keeps_and_draws(run) -> None:
     assert done.exit_code == 0, done.output
     rows = re.findall(r"d=\d+ h=\d z=\d.*", done.output)
     assert len(rows) >= 12
-    assert {"untrained" in row for row in rows if "h=3" in row} == {True}
-    assert not any("untrained" in row for row in rows if row.startswith("d=8 h=2 z=1 "))
+    untrained = re.compile("│ no +│$")
+    assert {bool(untrained.search(row)) for row in rows if "h=3" in row} == {True}
+    assert not any(untrained.search(row) for row in rows if row.startswith("d=8 h=2 z=1 "))
     kept = json.loads((run / "pareto.json").read_text())["points"]
     assert len(kept) == len(rows)
     assert (run / "pareto.png").is_file()

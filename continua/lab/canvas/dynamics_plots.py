@@ -100,7 +100,8 @@ def plot_jumps(found: Dynamics, path: str | Path) -> Path:
     shown = right.scatter(places, values, c=fits, cmap="viridis", s=22, vmin=0, vmax=max(0.05, float(fits.max())))
     right.axhline(0, color=GREY, lw=1)
     right.set_yscale("symlog", linthresh=1.0)
-    ticks = [sign * size for sign in (-1, 1) for size in (1, 3, 10, 30, 100)]
+    sizes = (1, 3, 10, 30, 100) if np.abs(values).max() > 1 else (0.1, 0.25, 0.5)
+    ticks = [sign * size for sign in (-1, 1) for size in sizes]
     right.set_yticks([0, *(v for v in ticks if values.min() < v < values.max())])
     right.yaxis.set_major_formatter("{x:g}")
     right.yaxis.set_minor_locator(plt.NullLocator())
