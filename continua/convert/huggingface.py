@@ -1,6 +1,7 @@
 """Hugging Face folders as points of the continuous family. Only files are touched: ``transformers`` is not needed."""
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,22 @@ from continua.models.store import CONFIG, WEIGHTS, read_json, read_tensors, refu
 ARCHITECTURES: dict[str, Architecture] = {each.kind: each for each in (GPT2, BERT, T5, LLAMA, VIT, ALBERT)}
 
 
-def from_hf(path: str | Path, dtype: torch.dtype | None = None) -> Any:
+def from_hf(path: Any, dtype: torch.dtype | None = None) -> Any:
     """Return the model of a Hugging Face folder (``config.json`` and ``model.safetensors``), equal to round-off.
+
+    A model of ``transformers`` itself will do too: it is written into a folder that is thrown away.
 
     Nothing is downloaded and no pickle is opened. All weights get ``dtype``, or the one dtype that holds all of the
     file's exactly (bfloat16 beside float32 is float32). Tensors of another shape than the architecture's, and
     quantised ones (whole numbers, booleans, float8), are refused.
     """
+    if hasattr(path, "save_pretrained") and not isinstance(path, type):
+        with tempfile.TemporaryDirectory() as folder:
+            path.save_pretrained(folder, safe_serialization=True)
+            return from_hf(folder, dtype)
+    if not isinstance(path, str | Path):
+        remedy = "Give a local folder written by save_pretrained, or a model of transformers."
+        raise CheckpointError("from_hf reads a folder", got=type(path).__name__, remedy=remedy)
     stored, model, names = _read(Path(path))
     state = names.load(stored, model.state_dict())
     wanted = widest(state.values()) if dtype is None else dtype

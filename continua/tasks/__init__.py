@@ -12,6 +12,7 @@ from continua.data.store import generated
 from continua.data.tokens import BytePairs, Characters, Tokeniser
 from continua.tasks.functions import Functions
 from continua.tasks.images import Images, digits, fashion_mnist
+from continua.tasks.loader import FromLoader, as_task
 from continua.tasks.series import Classes, Scale
 from continua.tasks.task import Example, Score, Task
 from continua.tasks.text import Text
@@ -22,6 +23,7 @@ __all__ = [
     "Classes",
     "Corpus",
     "Example",
+    "FromLoader",
     "Functions",
     "Images",
     "Pairs",
@@ -31,6 +33,7 @@ __all__ = [
     "Task",
     "Text",
     "Tokeniser",
+    "as_task",
     "burgers_pairs",
     "darcy_pairs",
     "digits",

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.utils.data import DataLoader
 
 from continua.axes import Discretisation
 from continua.config import to_plain
+from continua.errors import ConfigError
 from continua.flow import Adjoint
 from continua.optim import ByRole, Cosine, Schedule
-from continua.tasks import Task
+from continua.tasks import Task, as_task
 from continua.training.discretisations import Discretisations
 from continua.training.distributed import World, joined
 from continua.training.elastic import Elastic
@@ -25,7 +27,7 @@ __all__ = ["Fitted", "fit", "train"]
 
 def fit(
     model: nn.Module,
-    task: Task,
+    task: Task | DataLoader[Any],
     *,
     run: Run | str | Path | None = None,
     optimiser: ByRole = ByRole(),  # noqa: B008  (frozen)
@@ -51,9 +53,10 @@ def fit(
 ) -> Fitted:
     """Train ``model`` on ``task``: minimise J(θ) = mean loss + ∫ running costs + penalties of the weights.
 
-    ``run`` names a new folder, or is an opened ``Run`` to go on with, with the same bits as if it had not been stopped.
-    ``optimiser`` says how each role of parameters is trained, ``watch`` is told of each step (None: a bar), ``device``
-    is auto, cpu, cuda or mps. What follows is a setting of ``Training``. ``torchrun`` trains on all processes.
+    A ``DataLoader`` of (input, target) is a task too (see ``FromLoader``). ``run`` names a new folder, or is an opened
+    ``Run`` to go on with, with the same bits as if it had not been stopped. ``optimiser`` says how each role is
+    trained, ``watch`` is told of each step (None: a bar), ``device`` is auto, cpu, cuda or mps. What follows is a
+    setting of ``Training``. ``torchrun`` trains on all processes.
     """
     training = Training(
         steps=steps,
@@ -87,7 +90,7 @@ def fit(
 
 def train(
     model: nn.Module,
-    task: Task,
+    task: Task | DataLoader[Any],
     training: Training,
     *,
     run: Run | str | Path | None = None,
@@ -98,6 +101,8 @@ def train(
     device: str = "auto",
 ) -> Fitted:
     """``fit`` with its settings as one object."""
+    task = as_task(task)
+    _check_model(model)
     with joined(device, training.time_limit) as world:
         about = {"training": to_plain(training), "optimiser": to_plain(optimiser), "schedule": to_plain(schedule)}
         opened = _opened(run, about, world)
@@ -108,6 +113,12 @@ def train(
             if opened is not None and world.leads:
                 opened.abandon()  # nothing, if a step was done
                 opened.release()
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, nn.Module) or not hasattr(model, "run"):
+        remedy = "Give a Transformer, a zoo model or from_hf(…); a view (model.at(…)) is trained as fit(model, at=…)."
+        raise ConfigError("fit trains a model of Continua", got=type(model).__name__, remedy=remedy)
 
 
 def _opened(run: Run | str | Path | None, about: Mapping[str, Any], world: World) -> Run | None:
