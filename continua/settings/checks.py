@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from continua import memory
-from continua.settings.ranges import FINITE, Allocates, Range, Unfit
+from continua.settings.ranges import FINITE, LARGEST, Allocates, Range, Unfit
 
 Build = Callable[[str], Any]  # an object from the text that describes it
 REGISTERED: dict[str, type] = {}  # the classes of config.register by their names
@@ -119,7 +119,8 @@ class Number:
             if type(value).__name__ in SYMBOLS:
                 return value
         if not self.range.has(value):
-            raise Unfit(remedy=self.range.remedy)
+            beyond = isinstance(value, int) and not -LARGEST <= value <= LARGEST
+            raise Unfit("takes a number that a float can hold" if beyond else "", remedy=self.range.remedy)
         if self.allocates is not None and not memory.fits(value**self.allocates.power * self.allocates.bytes):
             need = memory.readable(min(value, 10**18) ** self.allocates.power * self.allocates.bytes)
             there = memory.readable(memory.available())

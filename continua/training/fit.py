@@ -54,9 +54,9 @@ def fit(
     """Train ``model`` on ``task``: minimise J(θ) = mean loss + ∫ running costs + penalties of the weights.
 
     A ``DataLoader`` of (input, target) is a task too (see ``FromLoader``). ``run`` names a new folder, or is an opened
-    ``Run`` to go on with, with the same bits as if it had not been stopped. ``optimiser`` says how each role is
-    trained, ``watch`` is told of each step (None: a bar), ``device`` is auto, cpu, cuda or mps. What follows is a
-    setting of ``Training``. ``torchrun`` trains on all processes.
+    ``Run`` to go on with, with the same bits as if it had not been stopped. ``optimiser`` is by roles, ``watch`` is
+    told of each step, ``device`` is auto, cpu, cuda or mps. What follows is a setting of ``Training``. ``torchrun``
+    trains on all processes.
     """
     training = Training(
         steps=steps,
