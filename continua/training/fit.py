@@ -55,8 +55,7 @@ def fit(
 
     A ``DataLoader`` of (input, target) is a task too (see ``FromLoader``). ``run`` names a new folder, or is an opened
     ``Run`` to go on with, with the same bits as if it had not been stopped. ``optimiser`` is by roles, ``watch`` is
-    told of each step, ``device`` is auto, cpu, cuda or mps. What follows is a setting of ``Training``. ``torchrun``
-    trains on all processes.
+    told of each step, ``device`` is auto, cpu, cuda or mps. What follows is a setting of ``Training``.
     """
     training = Training(
         steps=steps,
@@ -100,7 +99,7 @@ def train(
     watch: OnProgress | None = None,
     device: str = "auto",
 ) -> Fitted:
-    """``fit`` with its settings as one object."""
+    """``fit`` with its settings as one object. Under ``torchrun`` the same call trains on all processes."""
     task = as_task(task)
     _check_model(model)
     with joined(device, training.time_limit) as world:
