@@ -60,8 +60,9 @@ class Batch:
             object.__setattr__(self, "asked", as_stamps(self.asked))
         if _is_listed(self.observed):
             object.__setattr__(self, "observed", torch.from_numpy(np.array(self.observed)))
-        for name, kinds in KINDS.items():
-            _check_kind(name, vars(self)[name], kinds)
+        for name, given in vars(self).items():
+            if given is not None and name in KINDS:
+                _check_kind(name, given, KINDS[name])
 
     @classmethod
     def of(cls, batch: "Batch | Tensor") -> "Batch":
@@ -84,7 +85,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 def _check_kind(name: str, given: Any, kinds: tuple[type, ...]) -> None:
     """Refuse what is no dense tensor where one is wanted."""
-    if given is None or (name == "values" and callable(given)):
+    if name == "values" and callable(given):
         return
     if not isinstance(given, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
@@ -95,7 +96,7 @@ def _check_kind(name: str, given: Any, kinds: tuple[type, ...]) -> None:
 
 
 def _is_listed(given: Any) -> bool:
-    return not isinstance(given, Tensor) and isinstance(given, list | Array)
+    return given is not None and not isinstance(given, Tensor) and isinstance(given, list | Array)
 
 
 def is_whole(values: object) -> bool:
