@@ -138,6 +138,9 @@ def _check(axis: Axis, nodes: Tensor, observed: Tensor | None, beyond: bool) -> 
     if observed is not None and (observed.dim() < 1 or observed.shape[-1] != nodes.shape[-2]):
         got = f"{list(observed.shape)} for {list(nodes.shape[:-1])}"
         raise GridError("observed needs the shape of the stamps", got=got, remedy="Give one flag for each stamp.")
+    if looking() and observed is not None and not bool(observed.any(-1).all()):
+        remedy = "Drop the sequence, or mark at least one token as observed."
+        raise GridError("a sequence needs at least one observed token", got="one with none", remedy=remedy)
     if looking() and not bool(torch.isfinite(nodes).all()):
         remedy = "Mark missing points with observed=..., and give them any finite stamp."
         raise GridError("stamps must be finite", got="NaN or infinity", remedy=remedy)
@@ -226,9 +229,6 @@ def _scattered(axis: Axis, nodes: Float[Tensor, "*b n k"], observed: Tensor | No
         present = np.ones(flat.shape[:2], dtype=bool)
     else:
         present = observed.expand(nodes.shape[:-1]).reshape(flat.shape[:2]).cpu().numpy()
-    if not present.any(-1).all():
-        remedy = "Drop the sequence, or mark at least one token as observed."
-        raise GridError("a sequence needs at least one observed token", got="one with none", remedy=remedy)
     weights = np.zeros(flat.shape[:2])
     for row, points, here in zip(weights, flat, present, strict=True):
         # the same point twice shares one cell; in one order, since ties of the triangulation are broken by it

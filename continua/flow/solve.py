@@ -62,7 +62,10 @@ def solve(
     problem = Problem(field, x0, _checked(x0, span), args, solver, save, observed)
     save.check(problem.span)
     _refuse_unfit(solver, field)
-    if not isinstance(field, Flow | Sum | Costed | Bound):
+    if not isinstance(field, Flow | Sum | Costed | Bound):  # ours are walked on plain numbers too, to count
+        if not tensors(x0):
+            got = type(x0).__name__
+            raise SolveError("a state is a tensor or a tuple of tensors", got=got, remedy="Write torch.tensor(x0).")
         problem = replace(problem, field=Shaped(field))
     if isinstance(control, Adaptive) and torch.compiler.is_dynamo_compiling():
         from continua.flow.uncompiled import search  # all of it: a graph of the steps found would serve once
@@ -105,11 +108,7 @@ def _checked(x0: Any, span: tuple[float, float]) -> tuple[float, float]:
         raise SolveError(
             "the span must go forward", got=(start, end), remedy="Write span=(start, end) with end > start."
         )
-    found = tensors(x0)
-    if not found:
-        got = type(x0).__name__
-        raise SolveError("a state is a tensor or a tuple of tensors", got=got, remedy="Write torch.tensor(x0).")
-    for tensor in found:
+    for tensor in tensors(x0):
         if not (tensor.is_floating_point() or tensor.is_complex()):
             remedy = "Convert it: x0.float()."
             raise SolveError("the state must be a floating-point tensor", got=tensor.dtype, remedy=remedy)

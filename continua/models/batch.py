@@ -111,6 +111,9 @@ def place(batch: Batch, axis: Axis, named: Grid | None, like: Tensor) -> tuple[B
     the precision in which they were given.
     """
     like = like.new_empty((), dtype=at_least_single(like.dtype))
+    if batch.observed is not None and batch.observed.device != like.device:
+        got = f"{batch.observed.device} and {like.device}"
+        raise ShapeError("observed and the model live on one device", got=got, remedy="Move it: x.to(device).")
     grid = _grid(batch, axis, named, like)
     values: Any = batch.values
     if values is None and grid is not None:
