@@ -148,7 +148,7 @@ def _check(axis: Axis, nodes: Tensor, observed: Tensor | None, beyond: bool) -> 
         _check_inside(axis, nodes.detach()[..., 0], observed)
 
 
-def _check_inside(axis: Axis, t: Float[Tensor, "*b n"], observed: Bool[Tensor, "*b n"] | None) -> None:
+def _check_inside(axis: Axis, t: Float[Tensor, "*b n"], observed: Bool[Tensor, "*more n"] | None) -> None:
     """Refuse stamps outside a closed axis, and around a circle more than one turn: their cells would be negative."""
     if isinstance(axis, Points):
         return
