@@ -14,7 +14,7 @@ from continua.flow.cost import plain
 from continua.flow.solvers.solver import LaggingMethod, ReversibleMethod
 from continua.flow.stepping import StepPlan, rehearsed
 from continua.flow.vectorfield import VectorField, is_read, kinds_of, read_at
-from continua.settings import Positive
+from continua.settings import Reach
 from continua.tree import tensors
 from continua.typing import Args, Tensor
 
@@ -30,7 +30,7 @@ class Reversible:
     refused if ``fallback=False``. ``clip``: see ``Direct``.
     """
 
-    drift: Positive | None = None
+    drift: Reach | None = None
     fallback: bool = True
     clip: float | None = None
     reads_late = True
