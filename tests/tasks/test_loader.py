@@ -113,7 +113,7 @@ def test_a_second_loader_is_measured_on() -> None:
         DataLoader([{"a": 1}, {"a": 2}] * 9), DataLoader([("a", "b")] * 9),  # type: ignore[arg-type]
         DataLoader(TensorDataset(WORDS, WORDS[:, 0])),
     ],
-    ids=str,
+    ids=lambda given: type(given).__name__,
 )  # fmt: skip
 def test_what_is_no_task_is_refused_with_a_sentence(given: Any) -> None:
     with pytest.raises(ContinuaError):
