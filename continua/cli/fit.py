@@ -58,7 +58,10 @@ def run(
         settings["at"] = parse_at(wish)
     if compiles:
         settings["compile"] = True
-    if options.dry and resumed is None:
+    if options.dry:
+        if resumed is not None:
+            remedy = "Look at the run with `continua inspect RUN`, or leave --dry-run out."
+            raise ConfigError("--dry-run is for a run that starts", got="--resume", remedy=remedy)
         dry_run(_named(recipe), settings, _folder(recipe, folder))
         return
     prepared = _prepared(console, recipe, settings, folder, resumed, options.again, options.trust)

@@ -76,3 +76,9 @@ def test_what_does_not_fit_is_refused_before_a_folder_is_made(tmp_path: Path, fi
         assert done.exit_code != 0
         assert type(done.exception).__name__ == "ConfigError", done.exception
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_a_dry_run_does_not_resume(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["fit", "--resume", str(tmp_path / "run"), "--dry-run"])
+    assert type(done.exception).__name__ == "ConfigError", done.exception
+    assert "--dry-run is for a run that starts, got --resume" in str(done.exception)

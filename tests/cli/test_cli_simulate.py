@@ -234,7 +234,7 @@ def test_ctrl_c_loses_nothing_of_a_phase_sweep(tmp_path) -> None:
         (("circle", "--set", "beta"), ConfigError, r"written key=value, got beta"),
         (("circle", "--n", 0), ShapeError, r"got n=0, d=2\. Write Particles"),
         (("circle", "--runs", 0), ConfigError, r"at least one run, got 0\. Use --runs 1"),
-        (("circle", "--beta", "nan"), ConfigError, r"inverse temperature, got nan"),
+        (("circle", "--beta", "nan"), ConfigError, r"beta takes a number, got nan"),
         (("circle", "--beta", 900, "--interaction", "USA", "--until", 1), ContinuaError, r"got .*900.*\. Use "),
         (
             ("circle", "--beta", 900, "--interaction", "USA"),
@@ -244,7 +244,7 @@ def test_ctrl_c_loses_nothing_of_a_phase_sweep(tmp_path) -> None:
         (("circle", "--until", -1), ConfigError, r"positive time, got -1"),
         (("circle", "--until", -1, "--log"), ConfigError, r"positive time, got -1"),
         (("circle", "--frames", 1), ConfigError, r"start and the end are kept, got 1"),
-        (("circle", "--noise", -5, "--until", 1), ConfigError, r"kappa is positive, got -5"),
+        (("circle", "--noise", -5, "--until", 1), ConfigError, r"kappa takes a number > 0, got -5"),
         (("circle", "--film", "gfi"), ConfigError, r"got film\.gfi\. Did you mean '\.gif'\?"),
         (("circle", "--again", "resum"), ConfigError, r"--again is resume or anew, got resum\. Did you mean 'resume'"),
         (
