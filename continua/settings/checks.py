@@ -216,7 +216,11 @@ class Instance:
 
     @property
     def example(self) -> str:
-        return next((f"{kind}(…)" for kind, cls in REGISTERED.items() if self._made_by(cls)), f"{self.cls.__name__}(…)")
+        home = self.cls.__module__.rpartition(".")[0]  # of the kinds that fit by structure, those at home come first
+        kinds = [(cls.__module__.startswith(home), kind) for kind, cls in REGISTERED.items() if self._made_by(cls)]
+        at_home = [kind for near, kind in kinds if near]
+        name = (at_home or [kind for _, kind in kinds] or [self.cls.__name__])[0]
+        return f"{name}(…)"
 
     def _made_by(self, cls: type) -> bool:
         if not self.members:

@@ -201,7 +201,18 @@ def spread(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str
     return laid
 
 
-LOST = ("gloo", "nccl", "connection", "peer", "broken pipe", "socket", "process group", "timed out")
+LOST = (
+    "gloo",
+    "nccl",
+    "connection",
+    "peer",
+    "broken pipe",
+    "socket",
+    "process group",
+    "timed out",
+    "timeout",
+    "pair closure",
+)
 
 
 def _is_lost(problem: RuntimeError) -> bool:

@@ -446,7 +446,7 @@ def test_the_usual_law_and_imitation_can_be_named() -> None:
     assert from_plain(written) == short
     with refused(ConfigError, "takes the place of d", "law=SmallerSizes"):
         Elastic(law=SmallerSizes(), d=(8,))
-    with refused(ConfigError, "law is a SizeLaw", "over(model)"):
+    with refused(ConfigError, "law takes a SizeLaw or None, got 3", "law="):
         Elastic(law=3)
     with refused(ConfigError, "takes the place of distil", "AnswerImitation"):
         Elastic(imitation=AnswerImitation(), distil=0.0)
