@@ -34,7 +34,6 @@ def test_the_distribution_has_a_name_of_its_own():
     assert PROJECT["name"] == "continua-ml"
     assert PROJECT["version"] == ct.__version__
     assert PROJECT["authors"] == [{"name": "The Continua developers"}]
-    assert PROJECT["urls"]["Homepage"].startswith("https://")
     assert "Programming Language :: Python :: 3.11" in PROJECT["classifiers"]
 
 
