@@ -12,10 +12,9 @@ from continua.flow.vectorfield import Cost
 from continua.models.batch import Batch
 from continua.models.generate import generate, stream
 from continua.models.model import Execution, Pass
-from continua.models.sampling import Greedy, Sampling
 from continua.models.store import save
 from continua.operators import Context
-from continua.typing import Callable, Iterator, Sequence, Tensor
+from continua.typing import Callable, Tensor
 
 
 class ModelBase(nn.Module):
@@ -56,55 +55,9 @@ class ModelBase(nn.Module):
         value: Tensor = self(batch, at, Pass(context, velocity_at=(z, x)))
         return value
 
-    def generate(
-        self,
-        prompt: Batch | Tensor,
-        *,
-        tokens: int = 64,
-        sampling: Sampling = Greedy(),  # noqa: B008  (frozen)
-        stop: Sequence[int] = (),
-        observed: Tensor | None = None,
-        generator: torch.Generator | None = None,
-        pad: int | None = None,
-        compile: bool = False,
-    ) -> Tensor:
-        """Write on behind ``prompt``, for an encoder–decoder ``Batch(start tokens, source=…)``; see ``generate``."""
-        return generate(
-            self,
-            prompt,
-            tokens=tokens,
-            sampling=sampling,
-            stop=stop,
-            observed=observed,
-            generator=generator,
-            pad=pad,
-            compile=compile,
-        )
-
-    def stream(
-        self,
-        prompt: Batch | Tensor,
-        *,
-        tokens: int = 64,
-        sampling: Sampling = Greedy(),  # noqa: B008  (frozen)
-        stop: Sequence[int] = (),
-        observed: Tensor | None = None,
-        generator: torch.Generator | None = None,
-        pad: int | None = None,
-        compile: bool = False,
-    ) -> Iterator[Tensor]:
-        """Yield each new token [b] as soon as it is made; the arguments are those of ``generate``."""
-        return stream(
-            self,
-            prompt,
-            tokens=tokens,
-            sampling=sampling,
-            stop=stop,
-            observed=observed,
-            generator=generator,
-            pad=pad,
-            compile=compile,
-        )
+    # functions whose first argument is the model are its methods
+    generate = generate
+    stream = stream
 
     def save(self, folder: str | Path) -> Path:
         """Write ``model.safetensors`` and ``config.json`` into ``folder``."""

@@ -11,9 +11,8 @@ from continua.flow import Trajectory
 from continua.models.batch import Batch
 from continua.models.generate import generate, stream
 from continua.models.model import Pass, Reads, constant_weight
-from continua.models.sampling import Greedy, Sampling
 from continua.tree import mapped
-from continua.typing import Callable, Iterator, Sequence, Tensor
+from continua.typing import Callable, Tensor
 
 
 @dataclass(frozen=True)
@@ -39,55 +38,9 @@ class View:
         path: Trajectory = self.model.states(batch, at=self.discretisation, every=every)
         return path
 
-    def generate(
-        self,
-        prompt: Batch | Tensor,
-        *,
-        tokens: int = 64,
-        sampling: Sampling = Greedy(),  # noqa: B008  (frozen)
-        stop: Sequence[int] = (),
-        observed: Tensor | None = None,
-        generator: torch.Generator | None = None,
-        pad: int | None = None,
-        compile: bool = False,
-    ) -> Tensor:
-        """Write on behind ``prompt`` on this discretisation; see ``models.generate``."""
-        return generate(
-            self,
-            prompt,
-            tokens=tokens,
-            sampling=sampling,
-            stop=stop,
-            observed=observed,
-            generator=generator,
-            pad=pad,
-            compile=compile,
-        )
-
-    def stream(
-        self,
-        prompt: Batch | Tensor,
-        *,
-        tokens: int = 64,
-        sampling: Sampling = Greedy(),  # noqa: B008  (frozen)
-        stop: Sequence[int] = (),
-        observed: Tensor | None = None,
-        generator: torch.Generator | None = None,
-        pad: int | None = None,
-        compile: bool = False,
-    ) -> Iterator[Tensor]:
-        """Yield each new token [b] as soon as it is made here; the arguments are those of ``generate``."""
-        return stream(
-            self,
-            prompt,
-            tokens=tokens,
-            sampling=sampling,
-            stop=stop,
-            observed=observed,
-            generator=generator,
-            pad=pad,
-            compile=compile,
-        )
+    # functions whose first argument is the model are its methods
+    generate = generate
+    stream = stream
 
     def __str__(self) -> str:
         settled: Discretisation = self.model.settle(self.discretisation)

@@ -1,6 +1,12 @@
 """What instruments refuse, reviewed: every other instrument runs on every other model of the cases."""
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import pytest
+
+from continua.errors import ContinuaError
 
 # these refuse nothing; those of them that are no causal model of words cannot write on
 WHOLE = ("gpt2", "bert", "t5", "vit", "llama", "forecaster", "continuous words", "continuous series")
@@ -77,3 +83,16 @@ REFUSALS = [
 def refusal(instrument: str, case: str) -> Refusal | None:
     """The line about a case, where there is one."""
     return next((line for line in REFUSALS if line.holds(instrument, case)), None)
+
+
+def runs_or_refuses(instrument: str, case: str, go: Callable[[], None]) -> None:
+    """An instrument on a model runs, or refuses as the table says and with a remedy."""
+    line = refusal(instrument, case)
+    if line is None:
+        go()
+        return
+    with pytest.raises(ContinuaError) as caught:
+        go()
+    message = str(caught.value)
+    assert line.sentence in message
+    assert re.search(r", got .+\. [A-Z].+[.?]$", message), f"no remedy: {message}"
