@@ -116,7 +116,6 @@ def _remember_arguments(cls: type) -> None:
     init = cls.__init__  # type: ignore[misc]
     door = Door(cls.__name__, init, bound=True)
     admit = admission(door)
-    defaults = {name: p.default for name, p in door.parameters.items() if p.default is not p.empty}
 
     @functools.wraps(init)
     def remembering(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -126,7 +125,7 @@ def _remember_arguments(cls: type) -> None:
         placed = dict(zip(door.names, args, strict=False))
         given = {name: value for name, value in kwargs.items() if name in door.parameters}
         # written past nn.Module.__setattr__, so that a remembered sub-module is not registered twice
-        object.__setattr__(self, "_arguments", {**defaults, **placed, **given})
+        object.__setattr__(self, "_arguments", {**door.defaults, **placed, **given})
 
     remembering.door = door  # type: ignore[attr-defined]
     cls.__init__ = remembering  # type: ignore[misc]

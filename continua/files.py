@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 @contextmanager
 def aside(path: Path) -> Iterator[Path]:
     """A name beside ``path`` that no other writer uses; what is left there in the end is removed."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    partial = path.with_name(f".{path.name}.{os.urandom(4).hex()}.partial")
     try:
         yield partial
     finally:

@@ -6,7 +6,6 @@ import hmac
 import inspect
 import json
 import os
-import secrets
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
@@ -127,7 +126,7 @@ def _secret() -> bytes:
             path.parent.mkdir(parents=True, exist_ok=True)
             handle, aside = tempfile.mkstemp(dir=path.parent)  # readable by its owner alone
             with os.fdopen(handle, "wb") as file:
-                file.write(secrets.token_bytes(32))
+                file.write(os.urandom(32))
             try:
                 os.link(aside, path)  # the first of two processes wins
             except FileExistsError:

@@ -1,9 +1,9 @@
 """Models: embedding, flow and readout put together."""
 
+import importlib
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from continua.models import zoo
 from continua.models.bank import Bank
 from continua.models.batch import Batch
 from continua.models.cells import Cells, FromCells
@@ -23,6 +23,9 @@ from continua.models.tiling import Tiling
 from continua.models.transformer import Transformer
 from continua.models.view import FrozenView, View
 from continua.operators import Convolution
+
+if TYPE_CHECKING:
+    from continua.models import zoo
 
 __all__ = [
     "Bank",
@@ -69,6 +72,8 @@ _RENAMED = {"Given": "States", "Held": "FrozenView"}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "zoo":  # a dozen families, of which a program needs one
+        return importlib.import_module("continua.models.zoo")
     if name not in _RENAMED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn(f"{name} is called {_RENAMED[name]} now", DeprecationWarning, stacklevel=2)

@@ -9,6 +9,7 @@ import torch
 from continua import constants
 from continua.axes import Axes, Axis, Discretisation, Grid, Grids, Points, at
 from continua.checks import looking, without_looking
+from continua.compiling import remembered
 from continua.config import register
 from continua.constants import constant_result
 from continua.errors import ConfigError, ShapeError
@@ -50,7 +51,6 @@ from continua.models.structure import (
 )
 from continua.models.view import View
 from continua.operators import Context, Mask, Parts
-from continua.operators.manual_backward import by_hand
 from continua.settings import checked
 from continua.typing import Args, Letter, Tensor
 
@@ -203,6 +203,8 @@ class Transformer(ModelBase):
             read = operator.read(here, context.late) if read is None else read
             bound, own = operator.place(read, here, context)
             if manual:
+                from continua.operators.manual_backward import by_hand  # plain models never need it
+
                 bound = replace(bound, lean=by_hand(bound, own))
             if structure.steps is None and self.execution.search is not None:
                 bound = self.execution.search(bound)
@@ -301,15 +303,7 @@ class Transformer(ModelBase):
         """Fill what ``wish`` leaves open with the native choice; a bare number of steps keeps the solver."""
         if wish is None:
             return self.native
-        settled = wish.over(self.native, self.axes)
-        own: Solver | None = self.native.z.solver
-        if isinstance(settled.z, int):
-            kind = self.native.z if isinstance(self.native.z, Fixed) else Fixed(1, own)
-            settled = settled.replace(z=replace(kind, steps=settled.z))
-        if settled.z.solver is None:
-            usual = Tsit5() if isinstance(settled.z, Adaptive) else own or LieTrotter()
-            settled = settled.replace(z=replace(settled.z, solver=usual))
-        return settled
+        return _settled(wish, self.native, self.axes)
 
     # --- what users call ----------------------------------------------------------------------------------------------
 
@@ -382,6 +376,19 @@ class Transformer(ModelBase):
         """
         axes = {letter: axis for letter, axis in zip("tdhemz", (t, d, h, e, m, z), strict=True) if axis is not None}
         return cls(**continuous_parts(vocab, channels, at, mask, bases, gamma, context, **axes))
+
+
+@remembered
+def _settled(wish: Discretisation, native: Discretisation, axes: Axes) -> Discretisation:
+    settled = wish.over(native, axes)
+    own: Solver | None = native.z.solver
+    if isinstance(settled.z, int):
+        kind = native.z if isinstance(native.z, Fixed) else Fixed(1, own)
+        settled = settled.replace(z=replace(kind, steps=settled.z))
+    if settled.z.solver is None:
+        usual = Tsit5() if isinstance(settled.z, Adaptive) else own or LieTrotter()
+        settled = settled.replace(z=replace(settled.z, solver=usual))
+    return settled
 
 
 def _beside_the_model(batch: Batch, structure: Structure) -> None:

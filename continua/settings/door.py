@@ -29,11 +29,37 @@ class Door:
         """``bound``: the first parameter is the object itself, and no setting."""
         self.name = name
         self.call = call
-        parameters = list(inspect.signature(call).parameters.values())[int(bound) :]
-        self.parameters = {p.name: p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-        self.is_open = len(self.parameters) < len(parameters)
-        self.names = tuple(p.name for p in self.parameters.values() if p.kind is not p.KEYWORD_ONLY)
-        self.required = frozenset(p.name for p in self.parameters.values() if p.default is p.empty)
+        self.bound = bound
+
+    @functools.cached_property
+    def signature(self) -> list[inspect.Parameter]:
+        """Everything that may be given."""
+        return list(inspect.signature(self.call).parameters.values())[int(self.bound) :]
+
+    @functools.cached_property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """The settings by name."""
+        return {p.name: p for p in self.signature if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+
+    @functools.cached_property
+    def is_open(self) -> bool:
+        """Whether it takes more than it names."""
+        return len(self.parameters) < len(self.signature)
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """The settings that may be given without a name, in their order."""
+        return tuple(p.name for p in self.parameters.values() if p.kind is not p.KEYWORD_ONLY)
+
+    @functools.cached_property
+    def required(self) -> frozenset[str]:
+        """The settings without a default."""
+        return frozenset(p.name for p in self.parameters.values() if p.default is p.empty)
+
+    @functools.cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of the others."""
+        return {name: p.default for name, p in self.parameters.items() if p.default is not p.empty}
 
     @functools.cached_property
     def checks(self) -> dict[str, Any]:

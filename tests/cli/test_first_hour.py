@@ -66,6 +66,7 @@ def test_a_fit_in_python_takes_a_device_too(monkeypatch):
 
 
 @pytest.mark.finding("N6")
+@pytest.mark.spec("B17")
 def test_threads_are_few_unless_they_are_asked_for(run, monkeypatch):
     before = torch.get_num_threads()
     try:

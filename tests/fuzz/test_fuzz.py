@@ -5,9 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 CASES = 2000
 PAST_VALIDATION = 0.3  # of the cases; a fuzzer whose cases are all refused tests the refusals only
+
+pytestmark = pytest.mark.spec("B17")
 
 
 def test_two_thousand_cases(tmp_path: Path) -> None:

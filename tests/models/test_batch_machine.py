@@ -267,7 +267,7 @@ class BatchMachine(RuleBasedStateMachine):
 
 
 BatchMachine.TestCase.settings = SETTINGS
-TestBatchMachine = pytest.mark.finding("S1", "S2")(BatchMachine.TestCase)
+TestBatchMachine = pytest.mark.spec("B17")(pytest.mark.finding("S1", "S2")(BatchMachine.TestCase))
 
 
 @pytest.mark.finding("S1")

@@ -17,6 +17,7 @@ from continua.errors import ContinuaError
 from continua.fields import Expansion
 
 GB = 10**9
+pytestmark = pytest.mark.spec("B17")
 
 
 @pytest.fixture(autouse=True)

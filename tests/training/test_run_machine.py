@@ -214,7 +214,7 @@ class Runs(RuleBasedStateMachine):
                 assert store.not_finite(run.model("last").state_dict()) is None
 
 
-TestRuns = Runs.TestCase
+TestRuns = pytest.mark.spec("B17")(Runs.TestCase)
 TestRuns.settings = settings(
     max_examples=8,
     stateful_step_count=6,

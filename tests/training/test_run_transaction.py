@@ -21,6 +21,7 @@ from continua.training.run import Plan
 from tests.refusals import refused
 from tests.runs import FAST, silent, states, steps_of, timeless, tiny_model, tiny_task, tiny_text
 
+pytestmark = pytest.mark.spec("B17")
 SMALL = {"d": 8, "heads": 2, "depth": 2, "context": 8, "batch": 4, "save_every": 2, "evaluate_every": 2}
 SETTINGS: dict[str, Any] = {"save_every": 2, "evaluate_every": 100, "optimiser": FAST, "watch": silent}
 
