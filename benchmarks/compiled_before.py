@@ -6,6 +6,7 @@ Run as a program it is one side, with whatever package PYTHONPATH names: ``pytho
 
 import contextlib
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -168,14 +169,14 @@ def checkout(folder: str | None) -> Iterator[Path]:
 
 def started(package: Path, code: str) -> float:
     """CPU seconds of an interpreter that runs this code, or those it prints."""
-    before = os.times()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=surroundings(package), cwd=package
     )
-    after = os.times()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if code.startswith(IMPORT):
         return float(done.stdout)
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def steps(now: Path, first: Path, case: str, rounds: int) -> Row:
