@@ -1,9 +1,13 @@
 """Building blocks of models: where norms go, and how a continuous model is put together."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+import torch
+
+from continua import memory
 from continua.axes import (
     Axes,
     Axis,
@@ -97,6 +101,7 @@ def continuous_parts(
         raise ConfigError("a model reads tokens or observations", got="both or none", remedy="Give vocab or channels.")
     chosen, native = continuous_axes(at, **axes)
     weights = ByBasis(chosen, {**smooth_bases(chosen, native, min(native.z.steps, 6)), **(bases or {})})
+    _refuse_too_large(weights)
     fixed = weights.autonomous()
     if vocab is not None:
         mask = Causal() if mask is None else mask
@@ -110,6 +115,14 @@ def continuous_parts(
         first, *rest = block
         block = Parts((Skip(first, gamma), *rest))
     return {"axes": chosen, "native": native, "embed": embed, "block": block, "readout": readout}
+
+
+def _refuse_too_large(weights: ByBasis) -> None:
+    """Say at once what the largest weights would say after the tables were drawn."""
+    for letters in ("zhed", "zmd"):
+        shape = [int(weights.rank(letter)) for letter in letters]
+        need = math.prod(shape) * torch.get_default_dtype().itemsize
+        memory.require(need, f"a weight of shape {shape}", "Choose smaller sizes.")
 
 
 def continuous_axes(at: Discretisation, **axes: Axis) -> tuple[Axes, Discretisation]:

@@ -48,6 +48,10 @@ TOO_LARGE: dict[str, Callable[[], Any]] = {
     "10⁸ layers": lambda: gpt2(depth=10**8),
     "a vocabulary of 10¹⁰": lambda: gpt2(vocab=10**10),
     "a wide model": lambda: gpt2(d=10**6),
+    "a wide continuous model": lambda: ct.Transformer.continuous(vocab=20, at=ct.at(d=10**6, h=2, z=2)),
+    "a continuous model of many hidden values": lambda: ct.Transformer.continuous(
+        vocab=20, at=ct.at(d=4000, h=2, m=10**6, z=2)
+    ),
     "10¹² points": lambda: ct.Points(10**12),
     "10¹² nodes": lambda: Midpoint(10**12),
     "10¹² draws": lambda: Sobol(10**12),
@@ -56,9 +60,17 @@ TOO_LARGE: dict[str, Callable[[], Any]] = {
 }
 
 
+def _only_small(field: Expansion, *given: Any, **named: Any) -> None:
+    assert field.coefficients.numel() < 10**6, "numbers were drawn for a model that does not fit"
+    torch.nn.init.zeros_(field.coefficients)
+
+
 @pytest.mark.finding("X3")
 @pytest.mark.parametrize("make", TOO_LARGE.values(), ids=TOO_LARGE)
-def test_what_does_not_fit_is_refused_and_costs_nothing(make: Callable[[], Any]) -> None:
+def test_what_does_not_fit_is_refused_and_costs_nothing(
+    make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Expansion, "reset", _only_small)
     tracemalloc.start()
     with pytest.raises(ContinuaError) as caught:
         make()
