@@ -22,6 +22,8 @@ REGISTERED: dict[str, type] = {}  # the classes of config.register by their name
 YES = {"true", "yes", "on", "1"}
 NO = {"false", "no", "off", "0"}
 NONE = {"none", "null", ""}
+LONG = 2**63  # whole numbers from here on are none for torch
+TOO_LONG = "takes a number that a float can hold"
 SYMBOLS = ("SymInt", "SymFloat", "SymBool")  # numbers of a program that is being exported
 
 
@@ -30,6 +32,13 @@ def scalar(value: Any) -> Any:
     if type(value).__module__ == "numpy" and hasattr(value, "item") and value.ndim == 0:
         return value.item()
     return value
+
+
+def _as_float(value: int, remedy: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise Unfit(TOO_LONG, remedy) from None
 
 
 @dataclass(frozen=True)
@@ -118,9 +127,11 @@ class Number:
             value = self._converted(value)
             if type(value).__name__ in SYMBOLS:
                 return value
+        if not self.whole and type(value) is int and not -LONG <= value < LONG:
+            value = _as_float(value, self.range.remedy)
         if not self.range.has(value):
             beyond = isinstance(value, int) and not -LARGEST <= value <= LARGEST
-            raise Unfit("takes a number that a float can hold" if beyond else "", remedy=self.range.remedy)
+            raise Unfit(TOO_LONG if beyond else "", remedy=self.range.remedy)
         if self.allocates is not None and not memory.fits(value**self.allocates.power * self.allocates.bytes):
             need = memory.readable(min(value, 10**18) ** self.allocates.power * self.allocates.bytes)
             there = memory.readable(memory.available())

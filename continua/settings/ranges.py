@@ -43,7 +43,7 @@ class Range:
 def _short(number: float) -> str:
     if number >= 2**31 and math.log2(number).is_integer():
         return f"2^{math.log2(number):g}"
-    return f"{number:g}" if abs(number) < 1e6 else f"{number:,}"
+    return f"{number:,}" if 1e6 <= abs(number) < 1e15 else f"{number:g}"
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,12 @@ Count = Annotated[int, Range(low=1)]
 Size = Annotated[int, Range(low=1), Allocates()]
 SquareSize = Annotated[int, Range(low=1), Allocates(power=2)]  # a matrix of so many rows and columns is made of it
 Whole = Annotated[int, Range(low=0)]
+Degree = Annotated[int, Range(low=0, high=100)]  # of polynomials: beyond, their numbers leave those of float64
 Seed = Annotated[int, Range(low=0, below=2**63)]
 Positive = Annotated[float, Range(above=0)]
 NonNegative = Annotated[float, Range(low=0)]
+Single = Annotated[float, Range(low=-1e38, high=1e38)]  # what float32 can hold, as weights do
+Spread = Annotated[float, Range(low=0, high=1e38)]  # a standard deviation of weights
 Share = Annotated[float, Range(low=0, high=1)]
 PartialShare = Annotated[float, Range(low=0, below=1)]
 Reach = Annotated[float, Range(above=0, infinite=True)]

@@ -22,7 +22,7 @@ from continua.models.sampling import Sample
 from continua.operators import LayerNorm
 from continua.operators.norm import SphereProjection
 from continua.optim import AdamW, ByRole, Muon
-from continua.settings import Count, Positive, Range, Share, checked, door_of
+from continua.settings import Count, Positive, Range, Reach, Share, checked, door_of
 from continua.settings.checks import Anything
 from continua.training import Training
 from tests.refusals import refused
@@ -275,3 +275,21 @@ def test_checked_functions_refuse_too() -> None:
         area(-1)
     with refused(ConfigError, "no such setting", "Give width=…"):
         area()  # type: ignore[call-arg]
+
+
+@pytest.mark.spec("B17")
+def test_whole_numbers_that_torch_does_not_hold_become_floats() -> None:
+    assert Everything(rate=3).rate == 3
+    assert type(Everything(rate=3).rate) is int
+    assert type(Everything(rate=10**40).rate) is float
+    assert Everything(rate=2**63).rate == 2.0**63
+    with refused(ConfigError, "a number that a float can hold", "rate > 0"):
+        Everything(rate=10**400)
+
+    @checked
+    def reach(far: Reach) -> float:
+        return far
+
+    assert reach(math.inf) == math.inf
+    with refused(ConfigError, "a number that a float can hold", "far > 0"):
+        reach(10**400)
