@@ -1,12 +1,14 @@
 """Bases: functions of one axis. A field is a tensor of coefficients and one basis for each of its axes."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
+from continua import memory
 from continua.axes import Axis, Circle, Interval, Points, Times
 from continua.errors import GridError
 from continua.typing import Float, Tensor
@@ -38,6 +40,13 @@ class Basis(Protocol):
     def matrix(self, axis: Axis, nodes: Float[Tensor, "*b n 1"]) -> Float[Tensor, "*b n size"]:
         """Return B_k(nodes_i)."""
         ...
+
+
+def require_weight(*shape: int) -> None:
+    """Refuse a weight that does not fit into memory, before it is drawn."""
+    if torch.get_default_device().type != "meta":
+        need = math.prod(shape) * torch.get_default_dtype().itemsize
+        memory.require(need, f"a weight of shape {list(shape)}", "Choose smaller sizes.")
 
 
 def unit_coordinate(axis: Axis, nodes: Float[Tensor, "*b n 1"]) -> Float[Tensor, "*b n"]:

@@ -1,6 +1,5 @@
 """Fields: functions with parameters, read on a grid when the model runs."""
 
-import math
 from collections.abc import Mapping
 from typing import Protocol, cast, runtime_checkable
 
@@ -9,17 +8,18 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from continua import constants, memory
+from continua import constants
 from continua.axes import Axis, Depths, Grid, Sites, coordinates, known_key, nodes_of
 from continua.axes.nodes import Array
 from continua.config import register
 from continua.constants import constant_result
 from continua.errors import ShapeError
-from continua.fields.basis import Basis, precisely
+from continua.fields.basis import Basis, precisely, require_weight
 from continua.fields.nodal import Nodal
 from continua.fields.reading import MATRIX, ROWS, STORED, WAVES, AxisReading, along, read_axis
 from continua.fields.role import Role
 from continua.fields.spectral import Cosine, Equal, Fourier
+from continua.settings import Single
 from continua.typing import Letter, Tensor
 
 Told = int | tuple[float, ...] | None  # the key of a grid's nodes (None: unknown), or depths
@@ -55,8 +55,8 @@ class Expansion(nn.Module):
         self,
         axes: Mapping[Letter, Axis],
         bases: Mapping[Letter, Basis],
-        std: float = 0.0,
-        mean: float = 0.0,
+        std: Single = 0.0,
+        mean: Single = 0.0,
         role: Role | None = None,
     ) -> None:
         super().__init__()
@@ -67,9 +67,7 @@ class Expansion(nn.Module):
         self.networks = nn.ModuleDict({k: b for k, b in self.bases.items() if isinstance(b, nn.Module)})
         self._readings = constants.Cache(256)
         shape = [basis.size for basis in self.bases.values()]
-        if torch.get_default_device().type != "meta":
-            need = math.prod(shape) * torch.get_default_dtype().itemsize
-            memory.require(need, f"a weight of shape {shape}", "Choose smaller sizes.")
+        require_weight(*shape)
         self.coefficients = nn.Parameter(torch.empty(shape))
         if not self.coefficients.is_meta:  # a model whose numbers come from a file draws none
             self.reset(std, mean)

@@ -5,8 +5,9 @@ from torch import nn
 
 from continua.axes import Axis
 from continua.config import register
-from continua.fields.basis import unit_coordinate
+from continua.fields.basis import require_weight, unit_coordinate
 from continua.fields.role import NETWORK, Role
+from continua.settings import Seed, Size
 from continua.typing import Float, Tensor
 
 
@@ -20,8 +21,9 @@ class Generated(nn.Module):
 
     spread = 1.0
 
-    def __init__(self, size: int, hidden: int = 32, seed: int = 0) -> None:
+    def __init__(self, size: Size, hidden: Size = 32, seed: Seed = 0) -> None:
         super().__init__()
+        require_weight(size, hidden)
         self.size = size
         generator = torch.Generator().manual_seed(seed)
         self.inner = nn.Parameter(torch.randn(hidden, 4, generator=generator))

@@ -10,8 +10,9 @@ from torch import nn
 from continua.axes import Axis, Circle, Sites, coordinates
 from continua.config import register
 from continua.errors import ShapeError
-from continua.fields.basis import precisely, unit_coordinate
+from continua.fields.basis import precisely, require_weight, unit_coordinate
 from continua.fields.role import NETWORK, Role
+from continua.settings import Single, Size, Spread, Whole
 from continua.typing import Letter, Tensor
 
 
@@ -34,21 +35,22 @@ class Neural(nn.Module):
     def __init__(
         self,
         axes: Mapping[Letter, Axis],
-        hidden: int = 64,
-        waves: int = 4,
-        std: float = 1.0,
-        mean: float = 0.0,
+        hidden: Size = 64,
+        waves: Whole = 4,
+        std: Single = 1.0,
+        mean: Single = 0.0,
         role: Role | None = None,
     ) -> None:
         super().__init__()
         self.role = role
         self.axes, self.letters, self.waves = dict(axes), tuple(axes), waves
+        require_weight(len(self.letters), hidden, 2 * waves + 1)
         self.inner = nn.ParameterDict({k: nn.Parameter(torch.randn(hidden, 2 * waves + 1)) for k in self.letters})
         for weight in self.inner.values():
             weight.data.div_(math.sqrt((waves + 1) * len(self.letters)))
         self.shift = nn.Parameter(torch.randn(hidden))
         self.outer = nn.Parameter(torch.randn(hidden) * (std * math.sqrt(2 / hidden)))
-        self.rest = nn.Parameter(torch.full((), mean))
+        self.rest = nn.Parameter(torch.full((), float(mean)))
 
     def _hidden(self, grids: Mapping[Letter, Sites]) -> Tensor:
         # the first layer is linear in concatenated features: add one small table for each axis instead
@@ -94,18 +96,19 @@ class Separable(nn.Module):
     def __init__(
         self,
         axes: Mapping[Letter, Axis],
-        rank: int = 8,
-        hidden: int = 32,
-        std: float = 1.0,
-        mean: float = 0.0,
+        rank: Size = 8,
+        hidden: Size = 32,
+        std: Spread = 1.0,
+        mean: Single = 0.0,
         role: Role | None = None,
     ) -> None:
         super().__init__()
         self.role = role
         self.axes, self.letters = dict(axes), tuple(axes)
+        require_weight(len(self.letters), hidden, 9 + rank)
         scale = (std * math.sqrt(1 / rank)) ** (1 / len(self.letters))
         self.factors = nn.ModuleDict({k: _Factor(axes[k], rank, hidden, scale) for k in self.letters})
-        self.rest = nn.Parameter(torch.full((), mean))
+        self.rest = nn.Parameter(torch.full((), float(mean)))
 
     def parameter_roles(self) -> dict[str, Role | None]:
         """Whatever the field is for, its parameters are those of a network."""

@@ -13,6 +13,7 @@ from continua.fields.generated import Generated
 from continua.fields.neural import Neural, Separable
 from continua.fields.nodal import Nodal
 from continua.fields.role import TABLE, Role, Use
+from continua.settings import Size
 from continua.typing import Letter
 
 
@@ -112,8 +113,8 @@ class ByNetwork:
     """Every weight is a coordinate network: separable of the given rank, or joint with ``separable=None``."""
 
     axes: Axes
-    hidden: int = 32
-    separable: int | None = 8
+    hidden: Size = 32
+    separable: Size | None = 8
     depth: bool = True
 
     @property

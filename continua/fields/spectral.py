@@ -9,6 +9,7 @@ import torch
 from continua.axes import Axis
 from continua.config import register
 from continua.fields.basis import bspline, unit_coordinate
+from continua.settings import Degree, Size
 from continua.typing import Float, Tensor
 
 
@@ -62,7 +63,7 @@ class Spectral:
 class Fourier(Spectral):
     """1, √2 cos 2πkx, √2 sin 2πkx, …: band-limited functions on a circle. ``size`` is best odd."""
 
-    size: int
+    size: Size
     fft_from: ClassVar[int] = 512  # measured on one core: below, the dense product is faster
 
     def matrix(self, axis: Axis, nodes: Float[Tensor, "*b n 1"]) -> Float[Tensor, "*b n size"]:
@@ -89,7 +90,7 @@ class Fourier(Spectral):
 class Cosine(Spectral):
     """1, √2 cos πkx: smooth functions on an interval with zero slope at its ends."""
 
-    size: int
+    size: Size
     fft_from: ClassVar[int] = 2048  # measured, as above; the transform is twice as long
 
     def matrix(self, axis: Axis, nodes: Float[Tensor, "*b n 1"]) -> Float[Tensor, "*b n size"]:
@@ -115,7 +116,7 @@ class Cosine(Spectral):
 class Legendre(Spectral):
     """√(2k+1) P_k(2x−1): polynomials on an interval."""
 
-    size: int
+    size: Size
 
     def matrix(self, axis: Axis, nodes: Float[Tensor, "*b n 1"]) -> Float[Tensor, "*b n size"]:
         """Three-term recurrence."""
@@ -131,8 +132,8 @@ class Legendre(Spectral):
 class BSpline(Spectral):
     """B-splines on equal cells of an interval: local, smooth up to derivative degree−1, a partition of unity."""
 
-    size: int
-    degree: int = 3
+    size: Size
+    degree: Degree = 3
 
     @property
     def spread(self) -> float:
