@@ -15,6 +15,7 @@ from continua.fields.role import VECTOR
 from continua.flow.vectorfield import Bound
 from continua.operators.operator import Context, Operands, Operator, local, read_late
 from continua.operators.weights import Sampled, Weight, sample
+from continua.settings import Degree
 from continua.typing import Args, Float, Tensor
 
 RIDGE = 1e-3  # of the window's mass: where a window holds too few stamps, what they cannot tell is told as zero
@@ -54,13 +55,11 @@ class Convolution(Operator):
     """
 
     def __init__(
-        self, weights: Parametrisation, radii: tuple[float, ...] = (1.0, 2.0), degree: int = 2, gain: float = 1.0
+        self, weights: Parametrisation, radii: tuple[float, ...] = (1.0, 2.0), degree: Degree = 2, gain: float = 1.0
     ) -> None:
         super().__init__()
         if not radii or min(radii) <= 0:
             raise ConfigError("a window has a positive radius", got=radii, remedy="Write radii=(1.0, 2.0).")
-        if degree < 0:
-            raise ConfigError("polynomials count from degree zero", got=degree, remedy="Use degree=2.")
         self.radii = tuple(radii)
         self.degree = degree
         count = len(self.radii) * (degree + 1)

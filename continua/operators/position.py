@@ -10,10 +10,11 @@ from continua import constants
 from continua.axes import Axes, Grid, Points
 from continua.checks import looking
 from continua.config import register
-from continua.errors import GridError, ShapeError
+from continua.errors import ConfigError, GridError, ShapeError
 from continua.fields import Parametrisation
 from continua.fields.basis import unit_coordinate
 from continua.operators.waves import Waves
+from continua.settings import Size, Spread
 from continua.typing import Float, Tensor
 
 
@@ -127,8 +128,15 @@ class RelativeBias(Position):
     Half of the buckets are one unit wide, the rest grow logarithmically up to ``reach``; two-sided unless ``causal``.
     """
 
-    def __init__(self, weights: Parametrisation, buckets: int = 32, reach: float = 128.0, causal: bool = False) -> None:
+    def __init__(
+        self, weights: Parametrisation, buckets: Size = 32, reach: float = 128.0, causal: bool = False
+    ) -> None:
         super().__init__()
+        near = (buckets if causal else buckets // 2) // 2
+        if not 1 <= near < reach:
+            got = f"{buckets} buckets up to {reach:g}"
+            remedy = "Use 4 buckets or more (2 if causal), and a reach beyond their quarter (half)."
+            raise ConfigError("half of the buckets are near and the rest further away", got=got, remedy=remedy)
         self.buckets, self.reach, self.causal = buckets, reach, causal
         self.table = weights.table(buckets, "h", std=0.02)
 
@@ -238,7 +246,7 @@ class Learned(Encoding):
     Discrete case: ``nn.Embedding(count, n)`` indexed by position.
     """
 
-    def __init__(self, weights: Parametrisation, count: int, std: float = 0.02) -> None:
+    def __init__(self, weights: Parametrisation, count: Size, std: Spread = 0.02) -> None:
         super().__init__()
         self.count = count
         self.table = weights.table(count, "d", std)

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
-from continua import constants
+from continua import constants, memory
 from continua.axes import Axis, Circle, Grid, Interval, Product, corrected, factors
 from continua.constants import constant_result
 from continua.errors import ConfigError
 from continua.typing import Float, Tensor
 
 Parts = tuple[Tensor, Tensor]  # real and imaginary
+NUMBERS = 64  # bytes of a wave in a list, beside those of its whole numbers
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Waves:
             raise ConfigError("each direction needs its number of modes", got=self.modes, remedy=remedy)
         if self.stretch < 1:
             raise ConfigError("waves cover the interval", got=f"stretch={self.stretch:g}", remedy="Use 1 or more.")
+        count = math.prod(2 * m - 1 for m in self.modes[:-1]) * self.modes[-1]
+        memory.require(count * (NUMBERS + 32 * self.axis.dim), f"a list of {count} waves", "Use fewer modes.")
 
     @property
     def lines(self) -> tuple[Interval | Circle, ...]:

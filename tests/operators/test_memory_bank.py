@@ -129,7 +129,7 @@ def test_padding_of_the_source_stays_hidden_beside_the_slots() -> None:
 
 @pytest.mark.spec("A6")
 def test_a_bank_without_slots_is_refused() -> None:
-    with refused(ConfigError, "got 0", "n ≥ 1"):
+    with refused(ConfigError, "got 0", "slots ≥ 1"):
         Bank(counted(COUNTED[0]), 0)
 
 

@@ -13,6 +13,7 @@ from continua.errors import ConfigError
 from continua.operators.attention.plan import Plan, Scores
 from continua.operators.kernels.kernel import Dot
 from continua.operators.kernels.sampled import only_causal, overhang
+from continua.settings import Seed, Size, Whole
 from continua.typing import Float, PerQuery, PerSource, Tensor
 
 ROWS = 256  # tokens of a causal block
@@ -43,7 +44,7 @@ def _directions(m: int, width: int, seed: int, step: int) -> Any:
 
 
 def _drawn(m: int, width: int, seed: int, step: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
     count = -(-m // width)
     square = torch.randn(count, width, width, generator=generator, dtype=torch.float64)
     lengths = torch.randn(count, width, width, generator=generator, dtype=torch.float64).norm(dim=-1, keepdim=True)
@@ -66,9 +67,9 @@ class PositiveFeatures(Dot):
     one. The seed is explicit; ``step`` gives another draw.
     """
 
-    m: int = 256
-    seed: int = 0
-    step: int = 0
+    m: Size = 256
+    seed: Seed = 0
+    step: Whole = 0
     is_exact: ClassVar[bool] = False
     order: ClassVar[float] = 0.5
 

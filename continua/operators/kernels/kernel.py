@@ -8,6 +8,7 @@ from torch.nn.functional import leaky_relu
 from continua.axes import Axis, Grid, mass_of
 from continua.config import register
 from continua.operators.mask import Mask
+from continua.settings import Single
 from continua.typing import Float, PerQuery, PerSource, Tensor
 
 
@@ -65,7 +66,7 @@ class Subquadratic(Kernel, Protocol):
 class Dot:
     """τ ⟨q, k⟩ with τ = mass(e)^(−½) unless ``temperature`` is given: what the kernels with dot scores share."""
 
-    temperature: float | None = field(default=None, kw_only=True)
+    temperature: Single | None = field(default=None, kw_only=True)
     is_dot: ClassVar[bool] = True
     over_keys: ClassVar[str] = "c"
 
@@ -92,7 +93,7 @@ class Softmax(Dot):
     Discrete case: scaled dot-product attention.
     """
 
-    temperature: float | None = None
+    temperature: Single | None = None
 
 
 @register

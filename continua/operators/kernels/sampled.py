@@ -31,7 +31,7 @@ def reference(rule: Rule, step: int = 0) -> tuple[tuple[float, ...], tuple[float
     """Nodes and weights of a rule on [0, 1]; the draw is a function of its seed and the step."""
     with constants.outside_modes():
         if step and isinstance(rule, MonteCarlo | Sobol | Lattice):
-            fresh = torch.Generator().manual_seed(rule.seed * 1_000_003 + step)
+            fresh = torch.Generator().manual_seed((rule.seed * 1_000_003 + step) % 2**63)
             rule = replace(rule, seed=int(torch.randint(2**62, (), generator=fresh)))
         nodes, weights = rule.reference(periodic=False)
     return tuple(nodes.tolist()), tuple(weights.tolist())
