@@ -244,7 +244,7 @@ def test_ctrl_c_loses_nothing_of_a_phase_sweep(tmp_path) -> None:
         (("circle", "--until", -1), ConfigError, r"positive time, got -1"),
         (("circle", "--until", -1, "--log"), ConfigError, r"positive time, got -1"),
         (("circle", "--frames", 1), ConfigError, r"start and the end are kept, got 1"),
-        (("circle", "--noise", -5, "--until", 1), ConfigError, r"kappa takes a number > 0, got -5"),
+        (("circle", "--noise", -5, "--until", 1), ConfigError, r"kappa takes a number ≥ 1e-30, got -5"),
         (("circle", "--film", "gfi"), ConfigError, r"got film\.gfi\. Did you mean '\.gif'\?"),
         (("circle", "--again", "resum"), ConfigError, r"--again is resume or anew, got resum\. Did you mean 'resume'"),
         (

@@ -22,8 +22,10 @@ from continua.lab import (
     Unnormalised,
     free,
     layers,
+    log_energy,
     simulate,
 )
+from continua.lab.particles.bessel import log_mean, quotients
 from tests.measure import EXACT, gap, random, slope
 from tests.refusals import refused
 
@@ -288,3 +290,35 @@ def test_what_is_no_interaction_is_refused() -> None:
         simulate(SelfAttention(1.0), start, 1.0, save=1)
     with refused(ConfigError, "0", "steps ≥ 1"):
         layers(SelfAttention(1.0), start, 0)
+
+
+@pytest.mark.spec("L1", "B17")
+@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("beta", [1e9, 1e308, -(2**63), -(10**40)])
+def test_however_sharp_attention_is_it_is_summed_by_pairs(d: int, beta: float) -> None:
+    x = drawn(300, d)
+    found = SelfAttention(beta).velocity(x)
+    assert gap(found, SelfAttention(beta, sums=Dense()).velocity(x)) < EXACT
+    assert gap(found, Hardmax(math.copysign(1.0, beta)).velocity(x)) < 1e-6
+    with refused(ConfigError, "ByFourier", "Leave sums out"):
+        SelfAttention(beta, sums=ByFourier()).velocity(drawn(4, 2))
+
+
+@pytest.mark.spec("L1", "B17")
+def test_what_would_never_end_is_refused() -> None:
+    start = Particles.uniform(4, 3)
+    with refused(ConfigError, "until=1e+308", "10000"):
+        simulate(SelfAttention(1.0, kappa=1.0), start, 1e308)
+    with refused(ConfigError, "1e-320", "no noise"):
+        SelfAttention(1.0, kappa=1e-320)
+    with refused(ConfigError, "1.5", "steps ≥ 1"):
+        layers(SelfAttention(1.0), start, 1.5)  # type: ignore[arg-type]
+    with refused(ConfigError, "1e+300", "Hardmax()"):
+        Sinkhorn(1e300).velocity(drawn(4, 3))
+    with refused(ConfigError, "β=1e+308", "a smaller beta"):
+        log_mean(1e308, 3)
+    with refused(ConfigError, "β=1e+20", "a smaller beta"):
+        quotients(1e20, 0.5, 3)
+    with refused(ConfigError, "inf", "finite"):
+        log_energy(start, math.inf)
+    assert log_energy(start, 1e300).isfinite().all()

@@ -5,10 +5,12 @@ import math
 
 import torch
 
+from continua.errors import ConfigError
 from continua.typing import Tensor
 
 DIGITS = 40.0  # e^−40 is below the last bit of a float64
 TERMS = 64  # the first guess for the length of a sum, beyond what its peak needs
+MOST = 10**7  # terms, each a step of a recurrence: seconds
 
 
 def quotients(beta: float, nu: float, count: int) -> list[float]:
@@ -17,7 +19,7 @@ def quotients(beta: float, nu: float, count: int) -> list[float]:
     Downwards every error shrinks by (β q)² < 1 a step, so a start far enough above gives all digits. No number in it
     is ever large, β = 0 is no exception, and q is even in β.
     """
-    extra = math.ceil(math.sqrt(DIGITS * abs(beta)) + 25)  # Π (β q)² < e^−40 over so many steps
+    extra = _length(math.sqrt(DIGITS * abs(beta)) + 25, beta)  # Π (β q)² < e^−40 over so many steps
     top = nu + count + extra + 1
     q = 1.0 / (top + math.hypot(top, beta))  # Amos 1974: a lower bound within O(1/top)
     kept = [0.0] * count
@@ -50,7 +52,7 @@ def log_mean(beta: float, d: int) -> float:
     beta = abs(beta)
     if beta == 0.0:
         return 0.0
-    count = TERMS + math.ceil(2 * min(beta, math.sqrt(d * beta)) + 10 * math.sqrt(beta))
+    count = _length(TERMS + 2 * min(beta, math.sqrt(d * beta)) + 10 * math.sqrt(beta), beta)
     while True:
         l = torch.arange(1, count, dtype=torch.float64)
         more = (2 * l + d) * (l + d - 2) / ((2 * l + d - 2) * (l + 1))  # N(d, l+1) / N(d, l)
@@ -59,9 +61,17 @@ def log_mean(beta: float, d: int) -> float:
         total = float(terms.logsumexp(0))
         if float(terms[-1]) < total - DIGITS and float(terms[-1]) < float(terms[-2]):
             return beta - total
-        count *= 2
+        count = _length(2 * count, beta)
 
 
 def log_means(beta: float, d: int, modes: int) -> Tensor:
     """log |c_l|, c_l = ∫ e^{β⟨x,y⟩} P_l(⟨x,y⟩) dσ(y) = Γ(d/2)(2/β)^ν I_{l+ν}(β), for l = 0, …, modes."""
     return log_mean(beta, d) + log_ratios(beta, d, modes)
+
+
+def _length(terms: float, beta: float) -> int:
+    """A number of terms, refused where nobody would wait for them."""
+    if not terms <= MOST:
+        remedy = "Use a smaller beta; Hardmax() is the limit of a large one."
+        raise ConfigError(f"a Bessel function is summed of at most {MOST:,} terms", got=f"β={beta:g}", remedy=remedy)
+    return math.ceil(terms)

@@ -8,7 +8,17 @@ from continua.errors import ConfigError
 from continua.lab.particles.interaction import Interaction, Unnormalised, balanced
 from continua.lab.particles.particles import Particles
 from continua.lab.particles.simulate import Simulation
-from continua.lab.particles.sums import OVERFLOW, Query, by_rows, log_weights, modes, powers, real_harmonics
+from continua.lab.particles.sums import (
+    OVERFLOW,
+    SHARPEST,
+    Query,
+    by_rows,
+    log_weights,
+    modes,
+    powers,
+    real_harmonics,
+)
+from continua.settings.ranges import LARGEST
 from continua.typing import Float, Tensor
 
 PART = 256  # tokens whose modes are in memory at once: they stay in the cache
@@ -98,7 +108,7 @@ def mean_cosine(particles: Particles) -> Float[Tensor, "*b"]:
 def _series(particles: Particles, beta: float) -> Tensor | None:
     """e^{−β} Σ_ij w_i w_j e^{β⟨x_i, x_j⟩} through moments, where that is right and quicker than all pairs."""
     n, d = particles.x.shape[-2:]
-    if beta < 0 or d > 3:
+    if not 0 <= beta <= SHARPEST or d > 3:
         return None
     kernel = modes(beta, d, particles.x)
     if n < 4 * len(kernel) ** (d - 1):
@@ -120,6 +130,6 @@ def _query(particles: Particles, beta: float) -> Query:
 
 
 def _finite(beta: float) -> float:
-    if not math.isfinite(beta):
+    if not -LARGEST <= beta <= LARGEST:
         raise ConfigError("beta is an inverse temperature", got=beta, remedy="Use a finite number.")
-    return beta
+    return float(beta)

@@ -9,7 +9,7 @@ import torch
 
 from continua.errors import ConfigError, ShapeError
 from continua.geometry import tangent
-from continua.lab.particles.sums import Query, Sums, by_rows, chosen, log_weights
+from continua.lab.particles.sums import SHARPEST, Query, Sums, by_rows, chosen, log_weights
 from continua.settings import Range, checked
 from continua.typing import Float, Tensor
 
@@ -37,7 +37,7 @@ class Interaction:
     v: Matrices | None = None
     causal: bool = False
     feed: Callable[[Tensor], Tensor] | None = None
-    kappa: Annotated[float, Range(above=0, infinite=True, remedy="Leave it out for no noise.")] = math.inf
+    kappa: Annotated[float, Range(low=1e-30, infinite=True, remedy="Leave it out for no noise.")] = math.inf
     sums: Sums | None = None
 
     name: ClassVar[str] = ""
@@ -149,6 +149,7 @@ class Sinkhorn(Interaction):
         if asked.causal:
             remedy = "Use SelfAttention(causal=True)."
             raise ConfigError("causal attention is not doubly stochastic", got="Sinkhorn(causal=True)", remedy=remedy)
+        _check_sharpness(asked)
         scores = asked.beta * (asked.y @ asked.x.mT)
         n = scores.shape[-1]
         known = log_weights(asked)
@@ -198,6 +199,14 @@ def balanced(scores: Tensor, logs: Tensor, symmetric: bool) -> Tensor:
             break
         before = moved
     return g
+
+
+def _check_sharpness(asked: Query) -> None:
+    """Refuse scores whose round-off is larger than what a scaling may be off by."""
+    most = abs(asked.beta) * float(asked.y.detach().norm(dim=-1).max())
+    if not most <= SHARPEST:
+        remedy = "Use a smaller beta, or Hardmax() for the limit of a large one."
+        raise ConfigError(f"scalings are found for scores up to {SHARPEST:g}", got=f"β|y| = {most:.4g}", remedy=remedy)
 
 
 INTERACTIONS = {each.name: each for each in (SelfAttention, Unnormalised, Sinkhorn, Hardmax)}

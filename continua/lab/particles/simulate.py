@@ -10,17 +10,19 @@ from typing import Any
 import numpy
 import torch
 
+from continua import memory
 from continua.errors import ConfigError
 from continua.flow import Adaptive, Control, Fixed, OnSphere, SaveAt, Solver, Tsit5, solve
 from continua.geometry import retract, tangent
 from continua.lab.particles.interaction import Interaction
 from continua.lab.particles.particles import Particles
 from continua.lab.progress import ReportShare
-from continua.settings import checked
+from continua.settings import MAX_STEPS, Count, checked
 from continua.typing import Float, Tensor
 
 FRAMES = 64
 NOISY_STEP = 0.01  # of Euler–Maruyama, in time
+OVERHEAD = 512  # bytes that a time and its state take beside the numbers
 
 
 class Norm(enum.Enum):
@@ -85,7 +87,7 @@ def simulate(
     those of Euler–Maruyama with about 0.01 in time, or as many as ``control=Fixed(n)`` has. Gradients go through x and
     the matrices of the interaction. ``watch`` is told which share of the way is done.
     """
-    times = kept_times(save, until)
+    times = kept_times(save, until, particles.x)
     if math.isfinite(interaction.kappa):
         return _noisy(interaction, particles, times, control, generator, watch)
 
@@ -111,10 +113,11 @@ def simulate(
     )
 
 
+@checked
 def layers(
     interaction: Interaction,
     particles: Particles,
-    steps: int,
+    steps: Count,
     epsilon: float = 1.0,
     norm: Norm = Norm.POST,
     skip: float = 1.0,
@@ -123,8 +126,7 @@ def layers(
 
     With ε → 0 and n = t/ε layers, post-norm is the flow of ``simulate`` at the time t, to first order in ε.
     """
-    if steps < 1:
-        raise ConfigError("a layer map is applied at least once", got=steps, remedy="Use steps ≥ 1.")
+    _check_path(steps, particles.x)
     x = particles.x
     kept = [particles.x]
     for _ in range(steps):
@@ -136,6 +138,7 @@ def layers(
     return Simulation(times, torch.stack(kept), particles.weights, interaction, steps)
 
 
+@checked
 def free(
     interaction: Interaction, particles: Particles, until: float, *, save: int | Tensor = FRAMES, norm: Norm = Norm.PRE
 ) -> Simulation:
@@ -146,7 +149,7 @@ def free(
             return interaction.drift(retract(x), args["w"], tuple(args["m"]))
         return interaction.drift(x, args["w"], tuple(args["m"]), unit=False)
 
-    times = kept_times(save, until)
+    times = kept_times(save, until, particles.x)
     args = {"w": particles.weights, "m": list(interaction.matrices)}
     control = Adaptive(rtol=1e-8, atol=1e-10, max_steps=100_000)
     path = solve(field, particles.x, (0.0, until), args=args, solver=Tsit5(), control=control,
@@ -164,7 +167,7 @@ def _noisy(
 ) -> Simulation:
     """Euler–Maruyama with a return to the sphere: drift, and a tangent Gaussian of variance 2 dt/κ."""
     until = float(times[-1])
-    steps = control.steps if isinstance(control, Fixed) else max(1, math.ceil(until / NOISY_STEP))
+    steps = control.steps if isinstance(control, Fixed) else _noisy_steps(until)
     dt = until / steps
     x = particles.x
     kept: list[Tensor] = []
@@ -183,12 +186,26 @@ def _noisy(
     return Simulation(times, torch.stack(kept), particles.weights, interaction, steps)
 
 
-def kept_times(save: int | Tensor, until: float) -> Tensor:
-    """The times to keep, or so many of them from 0 to the end."""
+def _noisy_steps(until: float) -> int:
+    if until > MAX_STEPS * NOISY_STEP:
+        remedy = f"Use a time up to {MAX_STEPS * NOISY_STEP:g}, or control=Fixed(n)."
+        raise ConfigError(f"noise takes steps of {NOISY_STEP:g} in time", got=f"until={until:g}", remedy=remedy)
+    return max(1, math.ceil(until / NOISY_STEP))
+
+
+def _check_path(frames: int, like: Tensor | None = None) -> None:
+    """Refuse a path that does not fit: its states, once one by one and once together."""
+    each = OVERHEAD + (0 if like is None else 2 * like.numel() * like.element_size())
+    memory.require(frames * each, f"a path of {frames} times", "Keep fewer.")
+
+
+def kept_times(save: int | Tensor, until: float, like: Tensor | None = None) -> Tensor:
+    """The times to keep, or so many of them from 0 to the end; ``like`` is what is kept of each."""
     if not (math.isfinite(until) and until > 0):
         raise ConfigError("a simulation goes on for a positive time", got=until, remedy="Write until=10.0.")
     if isinstance(save, Tensor):
         return save.double().cpu()
     if save < 2:
         raise ConfigError("at least the start and the end are kept", got=save, remedy="Use save ≥ 2, or give times.")
+    _check_path(save, like)
     return torch.linspace(0, until, save, dtype=torch.float64)

@@ -8,6 +8,7 @@ know the sphere alone: their gradients are right along it.
 import functools
 import importlib.util
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -23,6 +24,7 @@ BLOCK = 1 << 22  # scores in memory at once
 ROUND_OFF = 1e-9  # a series is allowed where what it loses stays below this
 OVERFLOW = 650.0
 FAINT = 41.5  # e^−41.5 = 1e-18
+SHARPEST = 1e8  # a series of a larger |β| has so many modes that pairs are cheaper
 
 
 class Query(NamedTuple):
@@ -330,7 +332,9 @@ def has_finufft() -> bool:
 
 
 def _count(asked: Query) -> int:
-    return len(_modes(asked.beta * (asked.norm or 0.0), asked.x.shape[-1]))
+    """How many modes the series has; those of a very sharp one are not counted."""
+    beta = asked.beta * (asked.norm or 0.0)
+    return len(_modes(beta, asked.x.shape[-1])) if abs(beta) <= SHARPEST else sys.maxsize
 
 
 def _complex(x: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from continua.fields import Expansion
 from continua.models import Transformer, View
 from continua.operators import Attention, Parts, Skip
 
+COLDEST = 1e-30
+
 
 def controlled(model: nn.Module | View, temperature: float = 1.0, skip: float = 1.0) -> Any:
     """A copy with scores τ⟨q, k⟩/temperature and layers x ← skip·x + A[x], then x ← x + F[x].
@@ -32,9 +34,9 @@ def controlled(model: nn.Module | View, temperature: float = 1.0, skip: float = 
     if not isinstance(model, Transformer):
         remedy = "Pass a Transformer; of an encoder–decoder, its encoder or its decoder."
         raise ConfigError("one stack of layers is controlled", got=type(model).__name__, remedy=remedy)
-    if not (math.isfinite(temperature) and temperature > 0):
+    if not COLDEST <= temperature <= 1 / COLDEST:  # weights are divided by it, and stay numbers of float32
         remedy = "Use a number above zero; 1 changes nothing, more looks more evenly."
-        raise ConfigError("a temperature is above zero", got=temperature, remedy=remedy)
+        raise ConfigError("a temperature is above zero, from 1e-30 to 1e30", got=temperature, remedy=remedy)
     if not math.isfinite(skip):
         raise ConfigError("a skip factor is a number", got=skip, remedy="1 changes nothing, 0 drops the residual.")
     copied = deepcopy(model)
