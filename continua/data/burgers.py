@@ -10,8 +10,11 @@ from continua.data.etdrk4 import Stepper
 from continua.data.generation import ShareDone, check_finite, generator_for, in_chunks, normals
 from continua.data.pairs import Pairs, lattice
 from continua.errors import ConfigError
-from continua.settings import checked
+from continua.settings import MAX_STEPS, checked
 from continua.typing import Float, Tensor
+
+LEAST_STEPS = 128  # a unit of time
+WORKING = 128  # bytes of a node while it is solved for
 
 
 def burgers(
@@ -93,6 +96,11 @@ def burgers_pairs(
     (seed, i). The steps of a draw follow its speed U: their length is at most ν/U², the time of a shock of that speed.
     """
     _check(n, viscosity, until)
+    if LEAST_STEPS * until > MAX_STEPS:
+        remedy = f"Use a time up to {MAX_STEPS / LEAST_STEPS:.0f}."
+        raise ConfigError(f"a time takes {LEAST_STEPS} steps a unit", got=f"until={until:g}", remedy=remedy)
+    what = f"a grid that resolves the viscosity {viscosity:g}"
+    memory.require(WORKING * max(n, 10 / viscosity), what, "Use a greater viscosity, or fewer nodes.")
     memory.require(8 * count * n, f"a set of {count} pairs", "Ask for fewer, or for fewer nodes.")
     fine = n << max(0, math.ceil(math.log2(10 / viscosity / n)))
 
@@ -114,7 +122,7 @@ def burgers_pairs(
 
 def _steps(speed: float, n: int, viscosity: float, until: float) -> int:
     """A power of two, so that few groups arise. Measured against Cole–Hopf: errors of 1e-8 to 1e-7."""
-    needed = until * max(128.0, min(speed * speed / viscosity, speed * n / 2))
+    needed = until * max(LEAST_STEPS, min(speed * speed / viscosity, speed * n / 2))
     return int(2 ** math.ceil(math.log2(max(16.0, needed))))
 
 

@@ -38,7 +38,7 @@ def python_source() -> Corpus:
     if not files:
         raise ConfigError("Python's library has no source here", got=folder, remedy="Give a text: --text FILE.")
     text = "".join(path.read_text(encoding="utf-8", errors="ignore") for path in files)
-    return cut("python", "".join(character for character in text if ord(character) < 128))
+    return cut("python", text.encode("ascii", "ignore").decode("ascii"))
 
 
 def from_file(path: str | Path) -> Corpus:

@@ -1,6 +1,7 @@
 """Darcy flow: steady flow through a medium of two materials on the unit square, by finite volumes."""
 
 import math
+from typing import Annotated
 
 import torch
 
@@ -9,11 +10,13 @@ from continua.axes import Interval, Product
 from continua.data.generation import ShareDone, check_finite, generator_for, in_chunks, normals
 from continua.data.pairs import Pairs, lattice
 from continua.errors import ConfigError, ShapeError, SolveError
-from continua.settings import checked
+from continua.settings import Range, checked
 from continua.typing import Float, Tensor
 
 SQUARE = Product((Interval(), Interval()))
 TOLERANCE = 1e-10  # of the residual, relative to the source: far below the error of the grid
+WORKING = 128  # bytes of a node while it is solved for
+Material = Annotated[float, Range(high=1e30)]  # how easily it lets the flow through
 PATIENCE = 500  # iterations; two materials of ratio 4 need about 22
 
 
@@ -122,8 +125,8 @@ def neumann_field(
 def darcy_pairs(
     count: int,
     n: int = 141,
-    high: float = 12.0,
-    low: float = 3.0,
+    high: Material = 12.0,
+    low: Material = 3.0,
     refine: int = 1,
     seed: int = 0,
     watch: ShareDone | None = None,
@@ -137,11 +140,12 @@ def darcy_pairs(
         got = f"{n} nodes, refine {refine}, materials {low:g} and {high:g}"
         raise ConfigError("this is no flow on a square", got=got, remedy="Use n ≥ 5, refine ≥ 1 and materials > 0.")
     fine = (n - 1) * refine + 1
+    memory.require(WORKING * fine**2, f"a square of {fine} nodes a side", "Use a smaller n or refine.")
     memory.require(8 * count * n**2, f"a set of {count} pairs", "Ask for fewer, or for fewer nodes.")
 
     def make(indices: range) -> tuple[Tensor, Tensor]:
         fields = torch.stack([neumann_field(fine, generator_for("darcy", seed, i)) for i in indices])
-        a = torch.where(fields >= 0, high, low).double()
+        a = torch.where(fields >= 0, torch.full_like(fields, high), low)
         u = darcy(a)
         return a[:, ::refine, ::refine, None], u[:, ::refine, ::refine, None]
 

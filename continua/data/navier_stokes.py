@@ -17,7 +17,7 @@ from continua.typing import Float, Tensor
 
 TORUS = Product((Circle(), Circle()))
 COURANT = 1.5  # radians by which the flow turns the shortest wave in a step; ETDRK4 is stable up to about 2.8
-
+WORKING = 128  # bytes of a node while it is solved for
 UNRESOLVED = 1e-2  # share of the shortest waves at which a path is refused
 
 
@@ -158,6 +158,7 @@ def vorticity_paths(
         got = f"{times} times, refine {refine}"
         raise ConfigError("a path needs two times or more", got=got, remedy="Use times ≥ 2 and refine ≥ 1.")
     fine = refine * n
+    memory.require(WORKING * fine**2, f"a torus of {fine} nodes a side", "Use a smaller n or refine.")
     memory.require(4 * count * times * n**2, f"a set of {count} paths", "Ask for fewer, or for fewer nodes.")
     waves(fine)  # refuses a torus too small
     push = usual_forcing(fine)

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from continua.data.burgers import burgers, cole_hopf, gaussian_fields
+from continua.data.burgers import burgers, burgers_pairs, cole_hopf, gaussian_fields
+from continua.data.darcy import darcy, darcy_pairs
 from continua.data.etdrk4 import Stepper
 from continua.errors import ConfigError
 from tests.measure import gap, slope
@@ -68,3 +69,18 @@ def test_random_fields_have_their_covariance_and_are_the_same_on_finer_grids() -
     assert gap(coarse[:, :30].abs(), fine[:, :30].abs()) < 1e-14
     with refused(ConfigError, "viscosity 0", "ν > 0"):
         burgers(drawn[0], 0.0)
+
+
+@pytest.mark.spec("B17")
+def test_times_and_materials_without_measure_are_refused() -> None:
+    with refused(ConfigError, "until=1e+308", "a time up to 7812"):
+        burgers_pairs(1, n=8, until=1e308)
+    with refused(ConfigError, "got 1e+300", "high ≤ 1e+30"):
+        darcy_pairs(1, n=9, high=1e300)
+
+
+@pytest.mark.spec("B3")
+def test_materials_keep_their_digits() -> None:
+    pairs = darcy_pairs(2, n=9, high=0.7, low=0.1)
+    wanted = darcy(torch.where(pairs.inputs[..., 0] > 0.5, 0.7, torch.full((2, 9, 9), 0.1, dtype=torch.float64)))
+    assert gap(pairs.outputs[..., 0], wanted.float()) < 1e-7

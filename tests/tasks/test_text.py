@@ -3,6 +3,7 @@
 import math
 import sys
 import sysconfig
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,30 @@ def test_characters_round_trip() -> None:
     assert from_plain(to_plain(tokens)) == tokens
     with refused(ConfigError, "got '%'", "train on text that has this one"):
         tokens.encode("%")
+
+
+@pytest.mark.spec("B5")
+def test_characters_are_looked_up_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("continua.data.tokens.PIECE", 7)
+    for alphabet in ("".join(sorted(set(ODD))), "zyx🙂", "\ud800a", "a"):
+        tokens = Characters(alphabet)
+        text = alphabet * 3 + alphabet[::-1]
+        assert tokens.encode(text).tolist() == [alphabet.index(character) for character in text]
+        for unknown in ("%", "\U0010ffff", "\x00"):
+            with refused(ConfigError, f"got {unknown!r}", "train on text that has this one"):
+                tokens.encode(text + unknown + alphabet)
+    assert Characters("").encode("").shape == (0,)
+
+
+@pytest.mark.spec("B17")
+def test_a_long_text_is_encoded_without_lists() -> None:
+    text = "abcd" * 500_000
+    tokens = Characters("abcd")
+    tracemalloc.start()
+    ids = tokens.encode(text)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.5 * ids.nbytes
 
 
 @pytest.mark.spec("B5")
