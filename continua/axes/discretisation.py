@@ -58,6 +58,14 @@ class Discretisation:
             settled["m"] = native.m if settled["d"] == native.d else _usual(axes.m, native.m, max(1, scaled))
         return Discretisation(**settled, z=native.z if self.z is None else self.z)
 
+    def native_on(self, axes: Axes) -> "Discretisation":
+        """The same as the native one of a model, which leaves no width open, nor the depth."""
+        missing = [letter for letter in (*WIDTHS, "z") if getattr(self, letter) is None]
+        if missing:
+            remedy = "Name them: at(d=8, h=2, e=4, m=32, z=2)."
+            raise GridError("a model is made on every axis", got=f"nothing for {', '.join(missing)}", remedy=remedy)
+        return self.over(self, axes)
+
     def grids(self, axes: Axes, like: Tensor | None = None) -> Grids:
         """Return the grids of the width axes, on the device of ``like``."""
         d, h, e, m = (grid_on(axes[letter], _rule(self, letter), like) for letter in WIDTHS)

@@ -9,6 +9,7 @@ import torch
 import typer
 from rich.console import Console
 
+from continua import memory
 from continua.cli.pareto import sizes_for
 from continua.cli.sizes import check_which
 from continua.cli.tokens import context_of, token_table
@@ -21,6 +22,7 @@ from continua.training import Run
 TORN = "\ufffd"  # what the first bytes of a character look like before the others are there
 LONGEST = 4  # tokens of one byte that a character can take
 SEEDS = 2**63
+PER_TOKEN = 16  # bytes: a row of tokens and the one that it grows into
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Writing:
         for name, count in (("--tokens", self.tokens), ("--samples", self.samples)):
             if count < 1:
                 raise ConfigError(f"{name} counts from one", got=count, remedy=f"Give {name} 1 or more.")
+        memory.require(PER_TOKEN * self.tokens, f"a text of {self.tokens} tokens", "Ask for fewer: --tokens 200.")
         if not 0 <= self.seed <= SEEDS - self.samples:
             raise ConfigError("a seed is a whole number from 0 on", got=self.seed, remedy="Leave it out for 0.")
         Sample(self.temperature or 1.0, self.top_k, self.top_p)  # refuses what is out of range

@@ -8,9 +8,9 @@ from torch.nn.functional import pad
 
 from continua.axes import Grid, Grids
 from continua.config import register
-from continua.errors import ConfigError
 from continua.fields import Parametrisation
 from continua.operators import Context
+from continua.settings import Size, Spread
 from continua.typing import Tensor
 
 
@@ -24,10 +24,8 @@ class Bank(nn.Module):
     Discrete case: rows concatenated to the keys and values (Sukhbaatar et al. 2019).
     """
 
-    def __init__(self, weights: Parametrisation, slots: int, separate: bool = False, std: float = 1.0) -> None:
+    def __init__(self, weights: Parametrisation, slots: Size, separate: bool = False, std: Spread = 1.0) -> None:
         super().__init__()
-        if slots < 1:
-            raise ConfigError("a memory bank needs slots", got=slots, remedy="Write Bank(weights, slots) with n ≥ 1.")
         self.slots = slots
         self.keys = weights.table(slots, "d", std)
         self.values = weights.table(slots, "d", std) if separate else None

@@ -18,6 +18,7 @@ from continua.models.embed import Embedding, apply_once
 from continua.models.readout import ReadoutWeights, measured
 from continua.models.tiling import Tiling, settled
 from continua.operators import Operator
+from continua.settings import Size
 from continua.typing import Tensor
 
 
@@ -41,7 +42,7 @@ class Cells(Embedding):
     pixels, so this is ``Patches``.
     """
 
-    def __init__(self, weights: Parametrisation, tiling: Tiling, channels: int = 1, placed: bool = True) -> None:
+    def __init__(self, weights: Parametrisation, tiling: Tiling, channels: Size = 1, placed: bool = True) -> None:
         super().__init__()
         if weights.axes.t != tiling.axis:
             remedy = "Tile the t axis of the model."
@@ -137,7 +138,7 @@ class FromCells(nn.Module):
         self,
         weights: Parametrisation,
         tiling: Tiling,
-        out: int = 1,
+        out: Size = 1,
         before: tuple[Operator, ...] = (),
         blend: bool = True,
     ) -> None:

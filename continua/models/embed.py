@@ -8,11 +8,12 @@ from torch.nn.functional import embedding
 
 from continua.axes import Grid, Grids
 from continua.config import register
-from continua.errors import ShapeError
+from continua.errors import ConfigError, ShapeError
 from continua.fields import Field, Parametrisation
 from continua.fields.role import LIFT, SHIFT
 from continua.models.batch import Batch, is_whole
 from continua.operators import Context, Encoding, Integral, Operator
+from continua.settings import Size, Spread, Whole
 from continua.typing import Tensor
 
 START = 0.0
@@ -96,11 +97,11 @@ class Tokens(Embedding):
     def __init__(
         self,
         weights: Parametrisation,
-        vocab: int,
+        vocab: Size,
         position: Encoding | None = None,
-        types: int = 0,
+        types: Whole = 0,
         norm: Operator | None = None,
-        std: float = 0.02,
+        std: Spread = 0.02,
         pad: int | None = None,
     ) -> None:
         super().__init__()
@@ -109,6 +110,8 @@ class Tokens(Embedding):
         self.norm = norm
         self.pad = pad
         self.room = None if position is None else position.room
+        if pad is not None and not -vocab <= pad < vocab:  # below zero counts from the end, as torch has it
+            raise ConfigError(f"pad is a token, 0 to {vocab - 1}", got=pad, remedy="Leave it out for none.")
         self.table = weights.table(vocab, "d", std)
         self.types = weights.table(types, "d", std) if types else None
         self.type_count = types
@@ -157,7 +160,7 @@ class Observations(Embedding):
     def __init__(
         self,
         weights: Parametrisation,
-        channels: int,
+        channels: Size,
         position: Encoding | None = None,
         scale: tuple[float, float] = (0.0, 1.0),
     ) -> None:

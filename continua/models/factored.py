@@ -14,6 +14,7 @@ from continua.fields.role import HEAD, LIFT, SHIFT
 from continua.models.batch import Batch
 from continua.models.embed import Embedding
 from continua.models.readout import Readout, measured
+from continua.settings import Size
 from continua.typing import Tensor
 
 
@@ -37,7 +38,7 @@ class Widened(Embedding):
     Discrete case: an embedding of that width and ``nn.Linear(size, d)``.
     """
 
-    def __init__(self, weights: Parametrisation, embed: Embedding, size: int) -> None:
+    def __init__(self, weights: Parametrisation, embed: Embedding, size: Size) -> None:
         super().__init__()
         self.embed = embed
         self.size = size
@@ -74,7 +75,7 @@ class Narrowed(nn.Module):
     Discrete case: ``nn.Linear(d, size)`` before the head.
     """
 
-    def __init__(self, weights: Parametrisation, readout: Readout, size: int) -> None:
+    def __init__(self, weights: Parametrisation, readout: Readout, size: Size) -> None:
         super().__init__()
         self.readout = readout
         self.size = size

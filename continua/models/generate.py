@@ -95,8 +95,7 @@ def stream(
     memory.require(8 * tokens * len(t.nodes), f"the list of {tokens} tokens", "Ask for fewer.")
     vocab = decoder.embed.vocab
     _check_numbers(batch.values, vocab, "the vocabulary")  # type: ignore[arg-type]
-    ends = torch.tensor([*stop, *([] if pad is None else [pad])], dtype=torch.long)
-    _check_numbers(ends, vocab, "stop and pad are tokens: the vocabulary")
+    _check_ends([*stop, *([] if pad is None else [pad])], vocab)
     _check_room(decoder, int(t.observed.sum(-1).max()), tokens)
     filler = pad if pad is not None else next(iter(stop), 0)
     chosen = decoder.settle(at)
@@ -313,6 +312,13 @@ def _check_numbers(ids: Tensor, vocab: int, what: str) -> None:
     if len(ids) and not bool(((ids >= 0) & (ids < vocab)).all()):
         got, remedy = f"{ids.min().item()} to {ids.max().item()}", "Use the tokeniser of this model."
         raise ShapeError(f"{what} has the numbers 0 to {vocab - 1}", got=got, remedy=remedy)
+
+
+def _check_ends(ends: list[int], vocab: int) -> None:
+    if ends and not 0 <= min(ends) <= max(ends) < vocab:
+        what = f"stop and pad are tokens: the vocabulary has the numbers 0 to {vocab - 1}"
+        got, remedy = f"{min(ends)} to {max(ends)}", "Use the tokeniser of this model."
+        raise ShapeError(what, got=got, remedy=remedy)
 
 
 def _check_room(decoder: Any, length: int, tokens: int) -> None:

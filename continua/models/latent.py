@@ -16,6 +16,7 @@ from continua.models.batch import Batch
 from continua.models.embed import Embedding, Observations
 from continua.models.readout import Readout, ReadoutWeights
 from continua.operators import Operator, Waves
+from continua.settings import Size
 from continua.typing import Float, Tensor
 
 NEAREST = 16  # observations that a node of the latent grid is told of, where functions have jumps
@@ -200,7 +201,7 @@ class AskedReadout(Readout):
     """
 
     def __init__(
-        self, weights: Parametrisation, rule: Rule, out: int, before: tuple[Operator, ...] = (), scale: float = 1.0
+        self, weights: Parametrisation, rule: Rule, out: Size, before: tuple[Operator, ...] = (), scale: float = 1.0
     ) -> None:
         super().__init__(weights, out, before, bias=True, scale=scale)
         self.axis, self.rule = weights.axes.t, rule

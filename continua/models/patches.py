@@ -14,6 +14,7 @@ from continua.fields.role import LIFT, SHIFT
 from continua.models.batch import Batch
 from continua.models.embed import Embedding, added, observed_only
 from continua.operators import Encoding
+from continua.settings import Size
 from continua.typing import Tensor
 
 
@@ -28,10 +29,10 @@ class Pixels:
     (6, 768)
     """
 
-    height: int = 224
-    width: int = 224
-    channels: int = 3
-    patch: tuple[int, int] = (16, 16)
+    height: Size = 224
+    width: Size = 224
+    channels: Size = 3
+    patch: tuple[Size, Size] = (16, 16)
 
     def __post_init__(self) -> None:
         if min(self.patch) < 1 or self.channels < 1 or self.patch[0] > self.height or self.patch[1] > self.width:

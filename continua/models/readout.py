@@ -12,6 +12,7 @@ from continua.fields import Field, Parametrisation, Role, kernel_std
 from continua.fields.role import HEAD, SHIFT
 from continua.models.embed import apply_once, observed_only
 from continua.operators import Operator
+from continua.settings import Size
 from continua.typing import Tensor
 
 
@@ -41,7 +42,7 @@ class Readout(nn.Module):
     def __init__(
         self,
         weights: Parametrisation,
-        out: int | None = None,
+        out: Size | None = None,
         before: tuple[Operator, ...] = (),
         tied: bool = False,
         bias: bool = False,

@@ -10,6 +10,8 @@ from continua.config import register
 from continua.errors import ConfigError
 from continua.typing import Bool, Float, Int, Tensor
 
+LARGE = 1e8  # a logit beyond decides alone
+
 
 @runtime_checkable
 class Sampling(Protocol):
@@ -78,7 +80,7 @@ class Sample:
         """The logits of the distribution that is drawn from; −∞ for tokens that are cut."""
         logits = penalised(logits, seen, self.repetition_penalty)
         if self.temperature != 1.0:
-            logits = logits / self.temperature
+            logits = _cooled(logits, self.temperature)
         if self.top_k is not None and self.top_k < logits.shape[-1]:
             smallest = logits.topk(self.top_k).values[..., -1:]
             logits = logits.masked_fill(logits < smallest, -torch.inf)
@@ -94,7 +96,24 @@ def penalised(logits: Tensor, seen: Tensor | None, penalty: float) -> Tensor:
     """Divide positive logits of seen tokens by the penalty, multiply negative ones with it."""
     if seen is None or penalty == 1.0:
         return logits
-    return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+    most = min(LARGE, torch.finfo(logits.dtype).max)
+    factor = _held(penalty, logits)
+    changed = torch.where(logits < 0, logits * factor, logits / factor).clamp(-most, most)
+    return torch.where(seen, changed, logits)
+
+
+def _cooled(logits: Tensor, temperature: float) -> Tensor:
+    """logits / temperature; where that could overflow, from the largest logit on, which softmax does not see."""
+    held = _held(temperature, logits)
+    if torch.finfo(logits.dtype).max * held < LARGE:
+        logits = logits - logits.amax(-1, keepdim=True)
+    return logits / held
+
+
+def _held(number: float, like: Tensor) -> float:
+    """The nearest positive number that the precision can hold."""
+    known = torch.finfo(like.dtype)
+    return min(max(number, known.tiny), known.max)
 
 
 def _check_penalty(penalty: float) -> None:

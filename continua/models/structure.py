@@ -43,6 +43,14 @@ class Structure:
     depths: tuple[Depths | None, ...]
     behind: Depths
 
+    def require_device(self, values: Any) -> None:
+        """Refuse values that live elsewhere."""
+        here = self.grids.d.nodes.device
+        if isinstance(values, Tensor) and values.device != here:
+            got = f"values on {values.device}, weights on {here}"
+            remedy = "Move the batch: values.to(device), or the model: model.to(device)."
+            raise ConfigError("a batch and its model live on one device", got=got, remedy=remedy)
+
 
 @dataclass(frozen=True)
 class Program:

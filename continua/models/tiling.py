@@ -17,6 +17,7 @@ from continua.checks import looking
 from continua.config import register
 from continua.constants import constant_result
 from continua.errors import ConfigError, GridError
+from continua.settings import Degree
 from continua.typing import Float, Tensor
 
 OUTSIDE = 4.0  # a coordinate beyond every window
@@ -38,7 +39,7 @@ class Tiling:
 
     axis: Axis
     counts: tuple[int, ...]
-    degree: int = 1
+    degree: Degree = 1
     reach: float = 0.0
     ridge: float = 1e-3
 

@@ -85,7 +85,7 @@ class Transformer(ModelBase):
         self.readout = readout
         self.bank = bank
         self.execution = Execution()
-        self.native = native.over(native, axes)
+        self.native = native.native_on(axes)
         self._structures = constants.Cache(64)
         self._score_weights = ScoreWeights()
 
@@ -176,7 +176,7 @@ class Transformer(ModelBase):
         if t is None:
             batch = batch if batch.laid else self.embed.lay(batch)
             batch, t = place(batch, self.axes.t, structure.t, structure.grids.d.nodes)
-        _beside_the_model(batch, structure)
+        structure.require_device(batch.values)
         asked = batch.asked
         if isinstance(asked, Tensor):  # answers elsewhere: points without a measure
             asked = Grid(asked, torch.ones_like(asked[..., 0]))
@@ -389,14 +389,6 @@ def _settled(wish: Discretisation, native: Discretisation, axes: Axes) -> Discre
         usual = Tsit5() if isinstance(settled.z, Adaptive) else own or LieTrotter()
         settled = settled.replace(z=replace(settled.z, solver=usual))
     return settled
-
-
-def _beside_the_model(batch: Batch, structure: Structure) -> None:
-    here = structure.grids.d.nodes.device
-    if isinstance(batch.values, Tensor) and batch.values.device != here:
-        got = f"values on {batch.values.device}, weights on {here}"
-        remedy = "Move the batch: values.to(device), or the model: model.to(device)."
-        raise ConfigError("a batch and its model live on one device", got=got, remedy=remedy)
 
 
 def chosen_sizes(discretisation: Discretisation | None, sizes: Mapping[str, Any]) -> Discretisation:

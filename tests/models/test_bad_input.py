@@ -332,3 +332,12 @@ def test_solves_that_cannot_be_set_up() -> None:
     )
     with refused(SolveError, "z=0.5", "Bind with this depth"):
         field(0.5, STATE, args)
+
+
+@pytest.mark.spec("B17")
+@pytest.mark.parametrize("letter", ["d", "h", "e", "m", "z"])
+def test_a_model_is_made_on_every_axis(letter: str) -> None:
+    model = gpt2()
+    native = replace(model.native, **{letter: None})
+    with refused(GridError, f"nothing for {letter}", "at(d=8, h=2, e=4, m=32, z=2)"):
+        ct.Transformer(model.axes, native, model.embed, model.block, model.readout)

@@ -11,10 +11,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import continua as ct
-from continua import memory
+from continua import lab, memory
 from continua.axes import ClenshawCurtis, GaussLegendre, Midpoint, Sobol
+from continua.cli.generate import Writing
+from continua.data.burgers import burgers_pairs
+from continua.data.darcy import darcy_pairs
+from continua.data.navier_stokes import vorticity_paths
 from continua.errors import ContinuaError
-from continua.fields import Expansion
+from continua.fields import Expansion, Generated
 
 GB = 10**9
 pytestmark = pytest.mark.spec("B17")
@@ -55,6 +59,16 @@ TOO_LARGE: dict[str, Callable[[], Any]] = {
     "10¹² points": lambda: ct.Points(10**12),
     "10¹² nodes": lambda: Midpoint(10**12),
     "10¹² draws": lambda: Sobol(10**12),
+    "10¹² waves": lambda: ct.zoo.function_map(ct.Circle(), 16, modes=10**12),
+    "10¹² channels": lambda: ct.Transformer.continuous(channels=10**12, at=ct.at(d=8, h=2, z=2)),
+    "10⁴⁰ coefficients": lambda: Generated(10**40),
+    "a path of 10¹² times": lambda: lab.simulate(lab.SelfAttention(), lab.Particles.uniform(3, 2), 1.0, save=10**12),
+    "10¹² layers of particles": lambda: lab.layers(lab.SelfAttention(), lab.Particles.uniform(3, 2), 10**12),
+    "a shock of 10⁻¹²": lambda: burgers_pairs(1, n=8, viscosity=1e-12),
+    "a shock of 10⁻³²⁰": lambda: burgers_pairs(1, n=8, viscosity=1e-320),
+    "a fine square": lambda: darcy_pairs(1, n=9, refine=10**6),
+    "a fine torus": lambda: vorticity_paths(1, n=16, refine=10**40),
+    "a text of 10²⁰ tokens": lambda: Writing(tokens=10**20),
     "a Gauss rule of 10⁵": lambda: GaussLegendre(10**5),
     "a Clenshaw–Curtis rule of 10⁵": lambda: ClenshawCurtis(10**5),
 }

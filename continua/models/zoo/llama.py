@@ -8,9 +8,10 @@ from continua.models.embed import Tokens
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
 from continua.operators import Attention, Causal, Pointwise, RMSNorm, Rotary, SiLU
-from continua.settings import Size, checked
+from continua.settings import NonNegative, Positive, Size, checked
 
 
+@checked
 @dataclass(frozen=True)
 class LlamaStyle:
     """What differs among models built like Llama: the base of the rotations, eps, head, biases, padding.
@@ -18,8 +19,8 @@ class LlamaStyle:
     ``bias`` gives attention its four biases; looking up the token ``pad`` sends no gradient to its row.
     """
 
-    base: float = 10000.0
-    eps: float = 1e-6
+    base: Positive = 10000.0
+    eps: NonNegative = 1e-6
     tied: bool = False
     bias: bool = False
     pad: int | None = None

@@ -9,9 +9,10 @@ from continua.models.encoder_decoder import EncoderDecoder
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
 from continua.operators import GELU, Attention, Causal, Pointwise, RelativeBias, ReLU, RMSNorm, Softmax
-from continua.settings import Size, checked
+from continua.settings import NonNegative, Positive, Size, checked
 
 
+@checked
 @dataclass(frozen=True)
 class T5Style:
     """What differs among models called T5: gate, head, and the buckets of the relative bias.
@@ -23,9 +24,9 @@ class T5Style:
     gated: bool = False
     tied: bool = True
     scaled: bool = True
-    buckets: int = 32
-    reach: float = 128.0
-    eps: float = 1e-6
+    buckets: Size = 32
+    reach: Positive = 128.0
+    eps: NonNegative = 1e-6
 
 
 T5_10 = T5Style()
