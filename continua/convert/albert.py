@@ -59,7 +59,7 @@ def build(config: Settings, stored: set[str]) -> Transformer:
     """The zoo's ALBERT with the sizes of ``config.json``; the head is there if the file has it."""
     expect(config, num_hidden_groups=1, inner_group_num=1, type_vocab_size=2, pad_token_id=0)
     expect(config, layer_norm_eps=1e-12, tie_word_embeddings=True, position_embedding_type="absolute")
-    phi = config["hidden_act"]
+    phi = config.take("hidden_act", str)
     if phi not in ACTIVATIONS:
         remedy = nearest(str(phi), list(ACTIVATIONS))
         raise CheckpointError("this activation is not known", got=repr(phi), remedy=remedy)

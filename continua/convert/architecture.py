@@ -6,6 +6,9 @@ from typing import Any
 
 from continua.convert.names import NameMap
 from continua.errors import CheckpointError
+from continua.settings.annotations import check_of
+from continua.settings.door import shown
+from continua.settings.ranges import Unfit
 
 
 class Settings(dict[str, Any]):
@@ -15,6 +18,22 @@ class Settings(dict[str, Any]):
         """Refuse instead of guessing."""
         remedy = "Write the folder again with save_pretrained."
         raise CheckpointError(f"config.json needs {key!r} for this architecture", got="none", remedy=remedy)
+
+    def take(self, key: str, hint: Any, *default: Any) -> Any:
+        """An entry that is no setting of a model by itself, held against an annotation.
+
+        Where a default is given it may be missing or null.
+        """
+        if default and self.get(key) is None:
+            return default[0]
+        value = self[key]
+        check = check_of(hint)
+        try:
+            return check.take(value)
+        except Unfit:
+            remedy = "Write the folder again with save_pretrained."
+            what = f"config.json: {key} takes {check.words}"
+            raise CheckpointError(what, got=shown(value), remedy=remedy) from None
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """Llama and its kin (SmolLM2) in Hugging Face's files."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from continua.convert.architecture import Architecture, Settings, expect
 from continua.convert.names import Entry, Layout, NameMap, scale
 from continua.errors import CheckpointError
 from continua.models import Transformer, zoo
+from continua.settings import Positive
 
 A, F = "block.parts.0", "block.parts.1"
 HEAD = "lm_head.weight"
@@ -44,8 +46,8 @@ def build(config: Settings, stored: set[str]) -> Transformer:
     style = zoo.LlamaStyle(
         base=_base(config),
         eps=config["rms_norm_eps"],
-        tied=config.get("tie_word_embeddings", False) and HEAD not in stored,
-        bias=config.get("attention_bias", False),
+        tied=config.take("tie_word_embeddings", bool, False) and HEAD not in stored,
+        bias=config.take("attention_bias", bool, False),
         pad=config.get("pad_token_id"),
     )
     return zoo.llama(
@@ -62,13 +64,14 @@ def build(config: Settings, stored: set[str]) -> Transformer:
 
 def _base(config: Settings) -> float:
     """The base of the rotations, from new files (``rope_parameters``) and old ones (``rope_theta``)."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    table = Mapping[str, Any]
+    rope = Settings(config.take("rope_parameters", table, {}) or config.take("rope_scaling", table, {}))
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default" or config.get("rope_interleaved", False):
+    if kind != "default" or config.take("rope_interleaved", bool, False):
         got = "interleaved pairs" if kind == "default" else repr(kind)
         remedy = "Stretched or interleaved rotations are not in the zoo yet."
         raise CheckpointError("Llama is read with plain rotary positions", got=got, remedy=remedy)
-    return float(rope.get("rope_theta", config.get("rope_theta", 10000.0)))
+    return float(rope.take("rope_theta", Positive, config.take("rope_theta", Positive, 10000.0)))
 
 
 def describe(model: Transformer) -> dict[str, Any]:

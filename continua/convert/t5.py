@@ -6,6 +6,7 @@ from continua.convert.architecture import Architecture, Settings, expect
 from continua.convert.names import Entry, Layout, NameMap, scale
 from continua.errors import CheckpointError, nearest
 from continua.models import EncoderDecoder, zoo
+from continua.settings import Positive, Size
 
 HEAD = "lm_head.weight"
 FEEDS = {"relu": False, "gated-gelu": True}  # with a gate or without
@@ -54,7 +55,7 @@ def build(config: Settings, stored: set[str]) -> EncoderDecoder:
     Old files say by ``tie_word_embeddings`` whether the head is scaled, new ones by ``scale_decoder_outputs``.
     """
     expect(config, is_encoder_decoder=True)
-    feed = config.get("feed_forward_proj", "relu")
+    feed = config.take("feed_forward_proj", str, "relu")
     if feed not in FEEDS:
         raise CheckpointError("this feed-forward part is not known", got=feed, remedy=nearest(feed, list(FEEDS)))
     style = zoo.T5Style(
@@ -62,7 +63,7 @@ def build(config: Settings, stored: set[str]) -> EncoderDecoder:
         tied=HEAD not in stored,
         scaled=config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True)),
         buckets=config.get("relative_attention_num_buckets", 32),
-        reach=float(config.get("relative_attention_max_distance", 128)),
+        reach=float(config.take("relative_attention_max_distance", Positive, 128)),
         eps=config["layer_norm_epsilon"],
     )
     return zoo.t5(
@@ -70,7 +71,7 @@ def build(config: Settings, stored: set[str]) -> EncoderDecoder:
         d=config["d_model"],
         heads=config["num_heads"],
         depth=config["num_layers"],
-        decoder_depth=config.get("num_decoder_layers") or config["num_layers"],
+        decoder_depth=config.take("num_decoder_layers", Size, config["num_layers"]),
         m=config["d_ff"],
         e=config["d_kv"],
         style=style,

@@ -1,10 +1,12 @@
 """ViT in Hugging Face's files, with or without its classifier."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from continua.convert.architecture import Architecture, Settings, expect
 from continua.convert.names import Entry, Layout, NameMap, norm
 from continua.models import Pixels, Transformer, zoo
+from continua.settings import Size
 
 A, F = "block.parts.0", "block.parts.1"
 
@@ -62,10 +64,10 @@ def names(model: Transformer) -> NameMap:
 def build(config: Settings, stored: set[str]) -> Transformer:
     """The zoo's ViT with the sizes of ``config.json``; the classifier is there if the file has it."""
     expect(config, hidden_act="gelu")
-    height, width = _pair(config["image_size"])
-    labels = len(config.get("id2label", (0, 1)))
+    height, width = _pair(config, "image_size")
+    labels = len(config.take("id2label", Mapping[str, Any], {"0": "", "1": ""}))
     return zoo.vit(
-        Pixels(height, width, config["num_channels"], _pair(config["patch_size"])),
+        Pixels(height, width, config["num_channels"], _pair(config, "patch_size")),
         d=config["hidden_size"],
         heads=config["num_attention_heads"],
         depth=config["num_hidden_layers"],
@@ -101,9 +103,10 @@ def describe(model: Transformer) -> dict[str, Any]:
     return known
 
 
-def _pair(size: int | list[int]) -> tuple[int, int]:
+def _pair(config: Settings, key: str) -> tuple[int, int]:
     """One number stands for two equal ones."""
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
+    size: int | tuple[int, int] = config.take(key, Size | tuple[Size, Size])
+    return (size, size) if isinstance(size, int) else size
 
 
 def _one(first: int, second: int) -> int | list[int]:
