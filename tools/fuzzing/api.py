@@ -112,6 +112,9 @@ def _continuous(draw: Draw) -> Case:
 SIZES = {"d": (4, 6, 8, 10, 16), "h": (1, 2, 3), "z": (1, 2, 3, 5), "e": (2, 4, 5), "m": (6, 12, 20), "t": (4,)}
 
 
+NODE = 4096  # bytes of all weights of such a model at one node of a width, and of what they are read with
+
+
 def _at(draw: Draw) -> Case:
     """Another size of a model that is there: equal to its held view, inside its memory."""
     import continua as ct
@@ -165,7 +168,8 @@ def _at(draw: Draw) -> Case:
             if getattr(view.discretisation, letter).n != wanted:
                 yield f"size: {letter}={wanted!r} gave {getattr(view.discretisation, letter)}"
 
-    return Case(f"{name}.at({shown(size)})({list(ids.shape)})", build, judge)
+    asked = sum(NODE * rule.n for rule in size.values() if isinstance(rule, ct.axes.Nested))
+    return Case(f"{name}.at({shown(size)})({list(ids.shape)})", build, judge, asked)
 
 
 def _predict(draw: Draw) -> Case:

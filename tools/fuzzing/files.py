@@ -19,6 +19,7 @@ from fuzzing.corpus import KEPT
 from fuzzing.draw import Draw
 from fuzzing.models import model_of
 
+SOURCE = 64 << 20  # bytes that the source of Python's library takes, as text and as tokens
 FILE_WAYS = (
     "flip", "flip", "cut", "empty", "grow", "remove", "fifo", "link", "dangling", "folder", "device", "swap", "bytes",
     "unreadable", "mutate", "mutate", "pickle",
@@ -161,7 +162,7 @@ def _run(draw: Draw) -> Case:
         if marker.exists():
             yield f"executed: {how} ran a file of the run"
 
-    case = Case(f"{how} of a run with {done}", build, judge)
+    case = Case(f"{how} of a run with {done}", build, judge, _asked(place))
     plain = case.call
 
     def watched() -> Any:
@@ -176,6 +177,18 @@ def _run(draw: Draw) -> Case:
 
     case.call = watched
     return case
+
+
+def _asked(place: Path) -> int:
+    """A run whose settings name no text was trained on Python's own source, and is measured on all of it."""
+    described = place / "run.json"
+    if not described.is_file() or described.stat().st_size > 1 << 20:  # a pipe, a device, or what was blown up
+        return 0
+    try:
+        own = json.loads(described.read_text())["changes"].get("text")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return 0
+    return SOURCE if own is None else 0
 
 
 def _foreign(draw: Draw, place: Path, marker: Path) -> str | None:

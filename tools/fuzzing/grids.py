@@ -130,7 +130,7 @@ def _product(draw: Draw) -> Case:
     def build() -> Any:
         made: list[Any] = [getattr(ax, kind)(**given) for kind, given in factors]
         if odd is not None and made:
-            made[0] = getattr(ax, odd)() if odd in ("Points", "Times") else odd
+            made[0] = getattr(ax, odd)() if isinstance(odd, str) and odd in ("Points", "Times") else odd
         axis = ax.Product(tuple(made), mass=mass)
         rules = tuple(getattr(ax, name)(n) for name, n in zip(names, sizes, strict=True))
         rules = rules[:extra] if extra < 0 else rules + rules[:extra]

@@ -15,12 +15,16 @@ def apart(a: Tensor, b: Tensor) -> float:
     """The largest difference, over the size of the numbers."""
     if a.shape != b.shape:
         return float("inf")
-    a = a.detach().double()
-    b = b.detach().double()
+    a = _real(a.detach()).double()
+    b = _real(b.detach()).double()
     if a.numel() == 0:
         return 0.0
     difference = float((a - b).abs().max())
     return difference / (1.0 + float(b.abs().max())) if difference == difference else float("inf")
+
+
+def _real(x: Tensor) -> Tensor:
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
 def finite(answer: Any) -> Iterable[str]:
@@ -37,6 +41,7 @@ def untouched(before: Iterable[Tensor | None], after: Iterable[Tensor | None]) -
 
 
 def _bits(x: Tensor) -> Tensor:
+    x = _real(x)
     return torch.nan_to_num(x) if x.is_floating_point() else x
 
 
