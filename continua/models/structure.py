@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -135,7 +135,7 @@ def decided(model: Any, at: Discretisation | None, numbers: Numbers) -> Structur
 def _lengths(model: Any, nodes: tuple[float, ...], control: Fixed) -> tuple[float, ...] | None:
     """The lengths of the steps in which depths are read, the native one being 1; None: all are native."""
     native = model.native.z
-    if not isinstance(native, Fixed) or (control.steps, control.nested) == (native.steps, native.nested):
+    if not isinstance(native, Fixed) or replace(control, solver=native.solver) == native:
         return None
     span = (model.axes.z.start, model.axes.z.end)
     walked = list(control.walk(span))

@@ -50,12 +50,15 @@ class _Muon(PerParameter):
         state = self.state[p]
         if not state:
             state["momentum"] = torch.zeros_like(p)
-        held = state["momentum"].lerp_(gradient, 1 - chosen.momentum)
+        block = self.blocks.get(p, ())
+        gradient = gradient[block]
+        part = p[block]
+        held = state["momentum"][block].lerp_(gradient, 1 - chosen.momentum)
         ahead = own.matrices(gradient.lerp(held, chosen.momentum))
         rows, columns = ahead.shape[1:]
-        turned = orthogonalised(ahead, chosen.iterations, chosen.half).to(p.dtype).reshape(p.shape)
-        p.mul_(1 - lr * chosen.decay)
-        p.add_(turned, alpha=-lr * max(1.0, rows / columns) ** 0.5 / own.scale)
+        turned = orthogonalised(ahead, chosen.iterations, chosen.half).to(p.dtype).reshape(part.shape)
+        part.mul_(1 - lr * chosen.decay)
+        part.add_(turned, alpha=-lr * max(1.0, rows / columns) ** 0.5 / own.scale)
 
 
 def orthogonalised(m: Float[Tensor, "k r c"], iterations: int = 5, half: bool = False) -> Float[Tensor, "k r c"]:

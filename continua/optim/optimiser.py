@@ -10,7 +10,7 @@ from torch import nn
 from continua.config import register
 from continua.errors import CheckpointError
 from continua.fields import Role, Use
-from continua.optim.parameters import ParameterInfo, parameter_info
+from continua.optim.parameters import Blocks, ParameterInfo, PerParameter, parameter_info
 from continua.settings import NonNegative, PartialShare
 from continua.typing import Tensor
 
@@ -137,6 +137,18 @@ class Optimisers:
             for group in part.made.param_groups:
                 group["lr"] = part.chosen.lr * factor
             part.made.step()
+
+    def focus(self, blocks: Blocks) -> None:
+        """Train parts of some parameters alone; optimisers that go number by number need not know."""
+        for part in self.parts:
+            if isinstance(part.made, PerParameter):
+                part.made.focus(blocks)
+
+    def beside(self, parameter: nn.Parameter) -> list[Tensor]:
+        """What is remembered of a parameter, one number for each of its own."""
+        states = [part.made.state[parameter] for part in self.parts if parameter in part.made.state]
+        held = [value for state in states for value in state.values() if isinstance(value, Tensor)]
+        return [value for value in held if value.shape == parameter.shape]
 
     def zero_grad(self) -> None:
         """Forget the gradients."""

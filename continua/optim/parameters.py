@@ -14,6 +14,10 @@ from continua.fields import Expansion, Nodal, Role, Use, roles
 from continua.typing import Tensor
 
 
+Block = tuple[slice, ...]  # a part of a tensor that is a view of it
+Blocks = dict[str, Block]  # by the names of parameters
+
+
 @dataclass(frozen=True)
 class Unfolding:
     """A tensor [leading…, rows…, columns…] as matrices [k, rows, columns], by flattening each of the three.
@@ -127,6 +131,7 @@ class PerParameter(torch.optim.Optimizer):
     def __init__(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo], lr: float) -> None:
         super().__init__(list(parameters), {"lr": lr})
         self.info = info_of(parameters, info)
+        self.blocks: dict[nn.Parameter, Block] = {}
         for parameter, own in self.info.items():
             refuse_shards(parameter, type(self).__name__.strip("_"))
             if self.needs_matrices:
@@ -139,6 +144,10 @@ class PerParameter(torch.optim.Optimizer):
             for p in group["params"]:
                 if p.grad is not None:
                     self.update(p, p.grad, group["lr"])
+
+    def focus(self, blocks: Blocks) -> None:
+        """Train parts of some parameters: the rest has no gradient, and an update that looks away costs less."""
+        self.blocks = {p: blocks[own.name] for p, own in self.info.items() if own.name in blocks}
 
     def update(self, p: nn.Parameter, gradient: Tensor, lr: float) -> None:
         """Change one parameter in place."""

@@ -3,6 +3,7 @@
 from continua.training.discretisations import Always, Discretisations
 from continua.training.elastic import Elastic
 from continua.training.fit import Fitted, fit, train
+from continua.training.growth import Growth, Stage
 from continua.training.hamiltonian import HamiltonianPath, hamiltonian
 from continua.training.imitation import AnswerImitation, Imitation, Study
 from continua.training.load import load
@@ -18,6 +19,7 @@ from continua.training.penalty import (
     SpectralNorm,
     SquaredWeights,
 )
+from continua.training.prolongation import AsMade, Copied, Prolongation
 from continua.training.progress import Bar, Progress
 from continua.training.run import Run
 from continua.training.settings import Training
@@ -26,10 +28,13 @@ from continua.training.sizes import Lesson, LessonPlan, SizeLaw, SmallerSizes
 __all__ = [
     "Always",
     "AnswerImitation",
+    "AsMade",
     "Bar",
+    "Copied",
     "Discretisations",
     "Elastic",
     "Fitted",
+    "Growth",
     "HamiltonianPath",
     "HeadEntropy",
     "Imitation",
@@ -41,6 +46,7 @@ __all__ = [
     "Penalties",
     "Penalty",
     "Progress",
+    "Prolongation",
     "Run",
     "Sampled",
     "SizeLaw",
@@ -48,6 +54,7 @@ __all__ = [
     "Smoothness",
     "SpectralNorm",
     "SquaredWeights",
+    "Stage",
     "Study",
     "Training",
     "Whole",

@@ -19,7 +19,7 @@ class Elastic:
 
     The native size learns from the data as ever, at every step; until ``start`` (a share of all steps) it is alone.
     Then at each step ``draws`` sizes are drawn, each sees one of ``parts`` equal blocks of the batch and learns to
-    answer as the native size does. ``d … deep`` are those of ``SmallerSizes``, ``distil`` that of ``AnswerImitation``;
+    answer as the native size does. ``d … joined`` are those of ``SmallerSizes``, ``distil`` that of ``AnswerImitation``;
     ``law`` and ``imitation`` put others in the place of these two.
     """
 
@@ -35,6 +35,7 @@ class Elastic:
     weight: Share = 0.6
     distil: Share = AnswerImitation.distil
     deep: Share = SmallerSizes.deep
+    joined: Share = SmallerSizes.joined
     law: SizeLaw | None = None
     imitation: Imitation | None = None
 
@@ -43,7 +44,7 @@ class Elastic:
         taught = AnswerImitation(self.distil)
         if self.law is not None and (not isinstance(self.law, SizeLaw) or named != SmallerSizes()):
             remedy = "Say it there: law=SmallerSizes(d=(64, 128), draws=1), or another object with over(model)."
-            raise ConfigError("law is a SizeLaw and takes the place of d … deep", got=self, remedy=remedy)
+            raise ConfigError("law is a SizeLaw and takes the place of d … joined", got=self, remedy=remedy)
         if self.imitation is not None and (not isinstance(self.imitation, Imitation) or taught != AnswerImitation()):
             remedy = "Say it there: imitation=AnswerImitation(distil=0.5), or another object with loss(study)."
             raise ConfigError("imitation is an Imitation and takes the place of distil", got=self, remedy=remedy)
@@ -70,4 +71,5 @@ class Elastic:
             parts=self.parts,
             start=self.start,
             deep=self.deep,
+            joined=self.joined,
         )

@@ -16,6 +16,7 @@ from continua.tasks import Task, as_task
 from continua.training.discretisations import Discretisations
 from continua.training.distributed import World, joined
 from continua.training.elastic import Elastic
+from continua.training.growth import Growth
 from continua.training.loop import Fitted, Loop
 from continua.training.penalty import Penalties, Penalty
 from continua.training.progress import OnProgress
@@ -46,6 +47,7 @@ def fit(
     adjoint: Adjoint | None = Training.adjoint,
     at: Discretisation | Discretisations | None = Training.at,
     elastic: Elastic | None = Training.elastic,
+    grow: Growth | None = Training.grow,
     compile: bool = Training.compile,
     sharded: bool = Training.sharded,
     tensorboard: bool = Training.tensorboard,
@@ -69,6 +71,7 @@ def fit(
         adjoint=adjoint,
         at=at,
         elastic=elastic,
+        grow=grow,
         compile=compile,
         sharded=sharded,
         tensorboard=tensorboard,

@@ -21,6 +21,7 @@ from continua.training.compiled import Compiled, compiling, refuse_uncompilable
 from continua.training.discretisations import Always, discretisations
 from continua.training.distributed import World, gathered, quiet, spread, whole, wrapped
 from continua.training.draws import Draws
+from continua.training.growing import growing, refuse_other_growth
 from continua.training.interrupt import Interrupt
 from continua.training.objective import Objective, Whole
 from continua.training.penalty import penalties as as_penalties
@@ -134,6 +135,7 @@ class Loop:
         if training.compile:
             refuse_uncompilable(self.model, training, self.optimisers)
             self.objective.compiled = Compiled(self.model)
+        self.growing = growing(training, self.model, self.optimisers)
         if not self._recall() and self.folder is not None and self.world.leads and not self.folder.is_new:
             self.folder.forget_after(0)
         self.model.train()
@@ -241,7 +243,12 @@ class Loop:
         self.objective.generator = self._generator("objective", step)
         if self.where is not None:
             self.objective.places = self.where.draw(step, generator_for("at", training.seed, step))
-        if self.sizes is not None:
+        if self.growing is not None:
+            self.between = False
+            self.growing.advance(step)
+            self.between = True
+            self.objective.places = ((self.growing.place(step), 1.0),)
+        if self.sizes is not None and (self.growing is None or self.growing.is_done):
             self.objective.lessons = self.sizes.draw(step / training.steps, generator_for("size", training.seed, step))
         self.optimisers.zero_grad()
         totals: dict[str, torch.Tensor] = {}
@@ -301,13 +308,17 @@ class Loop:
         self.draws.restore()  # as the model is saved
         with self._autocast(), gathered(self.module):
             try:
-                return self.task.evaluate(self.measured)
+                return self.task.evaluate(self._measured())
             except SolveFailed as failed:  # no end of a run: no best score, and steps that follow may mend it
                 note = f"step {self.at.step} could not be measured: {failed}"
         self._log({"step": self.at.step, "note": note})
         if self.world.leads:
             self.watch(Progress(self.at.step, self.training.steps, math.nan, {}, note))
         return Score({"loss": math.nan})
+
+    def _measured(self) -> Any:
+        """What held-out data are given to: while a model grows, the finest size of its stage."""
+        return self.measured if self.growing is None else self.model.at(self.growing.finest)
 
     def _log(self, line: dict[str, Any]) -> None:
         self.history.append(line)
@@ -326,7 +337,7 @@ class Loop:
             "model": whole(self.model.state_dict()),  # every process takes part in gathering
             "optimiser": (whole(tensors), plain),
             "config": description(self.model),
-            "progress": self.at.plain(),
+            "progress": {**self.at.plain(), **({} if self.growing is None else {"growth": self.growing.plain()})},
         }
         written = self.world.leads and self.folder.save(self.at.step, state, improved)
         if self.world.told(int(written)):
@@ -340,11 +351,15 @@ class Loop:
         if folder is None or path is None:
             return False
         like = dict(self.model.named_parameters())
-        at = _State.of(checkpoint.read_text(path, "progress"))
+        progress = checkpoint.read_text(path, "progress")
+        at = _State.of(progress)
+        refuse_other_growth(self.growing, progress.get("growth"), at.step)
         tensors = checkpoint.read_tensors(path, "model")
         refuse_misfit(tensors, self.model.state_dict())
         self.model.load_state_dict(spread(tensors, like))
         self._load_optimisers(path, like)
+        if self.growing is not None:
+            self.growing.recall(progress["growth"])
         self.at = at
         folder.best = checkpoint.best_of(path)
         self.saved = self.at.step

@@ -11,6 +11,7 @@ from continua.flow import Adjoint
 from continua.settings import Count, Positive, Seed
 from continua.training.discretisations import Discretisations, discretisations
 from continua.training.elastic import Elastic
+from continua.training.growth import Growth
 
 PRECISIONS = {"float32": None, "float64": None, "bfloat16": torch.bfloat16}
 
@@ -27,7 +28,8 @@ class Training:
     one. ``adjoint`` says how gradients are computed. ``at`` is the discretisation on which the loss, its running costs
     and held-out data are computed, a tolerance instead of steps among them (None: the native one); one that is drawn
     anew at every step (``Discretisations``) serves the loss alone, and held-out data are measured on the native one.
-    ``elastic`` lets other sizes learn beside the native one. ``compile`` runs the model through ``torch.compile``,
+    ``elastic`` lets other sizes learn beside the native one. ``grow`` begins on coarse grids: the loss and held-out
+    data are computed on those of its stage, and other sizes learn when the native one is reached. ``compile`` runs the model through ``torch.compile``,
     forward and backward; where steps are searched for, the field alone. ``sharded`` shards weights among processes
     instead of copying them. ``tensorboard`` draws the history as curves, into the run's folder ``curves``.
     ``time_limit`` is how many seconds processes wait for one of them that does not answer any more.
@@ -44,6 +46,7 @@ class Training:
     adjoint: Adjoint | None = None
     at: Discretisation | Discretisations | None = None
     elastic: Elastic | None = None
+    grow: Growth | None = None
     compile: bool = False
     sharded: bool = False
     tensorboard: bool = False
@@ -51,6 +54,9 @@ class Training:
 
     def __post_init__(self) -> None:
         discretisations(self.at)  # refuses what is none
+        if self.grow is not None and self.at is not None:
+            remedy = "Leave at out, or say it as the sizes of a stage."
+            raise ConfigError("grow says where the loss is computed", got=f"at={self.at} too", remedy=remedy)
         if self.precision not in PRECISIONS:
             remedy = nearest(self.precision, list(PRECISIONS))
             raise ConfigError("this precision is not known", got=self.precision, remedy=remedy)

@@ -58,7 +58,9 @@ class SmallerSizes:
     ``d``, ``h``, ``z`` are the sizes to draw from; None is half of heads and steps, and widths from half to all in
     32nds (some are left out). Unless they are given too, ``e`` stays and ``m`` follows d as ``at`` has it; ``t`` are
     numbers of tokens, for shorter contexts. A size is one axis made smaller, all of them as small as they get, or each
-    at random, in equal shares; with the chance ``deep`` it is twice the native steps instead, on half of a block.
+    at random, in equal shares; with the chance ``deep`` it is twice the native steps instead, on half of a block, and
+    with the chance ``joined`` neighbouring steps are joined at random, each pair by a coin. The joining that
+    ``at(z=L − 1)`` means is never drawn, so that it tells of joinings never seen.
     """
 
     d: tuple[int, ...] | None = None
@@ -71,6 +73,7 @@ class SmallerSizes:
     parts: int = 2
     start: float = 0.42
     deep: Share = 0.28
+    joined: Share = 0.0
 
     def __post_init__(self) -> None:
         if self.draws < 1 or self.parts < 1 or not 0 <= self.start <= 1:
@@ -121,15 +124,35 @@ class Sizes:
 
         lessons = []
         for _ in range(law.draws):
-            if float(torch.rand(1, generator=generator)) < law.deep:
+            chance = float(torch.rand(1, generator=generator))
+            sizes: dict[str, Any]
+            parts = law.parts
+            if chance < law.deep:
                 sizes = {**self.full, "z": 2 * self.full["z"]}
                 parts = 2 * law.parts
+            elif chance < law.deep + law.joined and self.full["z"] > 2:
+                sizes = {**self.full, "z": self._joining(pick)}
             else:
                 sizes = self._smaller(pick)
-                parts = law.parts
             tokens = law.t[pick(len(law.t))] if law.t else None
             lessons.append(Lesson(at(**sizes), pick(parts), parts, tokens))
         return lessons
+
+    def _joining(self, pick: Callable[[int], int]) -> Fixed:
+        """Lengths of steps, out of native ones that were joined by coins."""
+        while True:
+            lengths = [1]
+            for _ in range(self.full["z"] - 1):
+                if pick(2):
+                    lengths[-1] += 1
+                else:
+                    lengths.append(1)
+            if len(lengths) < self.full["z"] and tuple(lengths) != self._unseen:
+                return Fixed(len(lengths), lengths=tuple(lengths))
+
+    @property
+    def _unseen(self) -> tuple[int, ...]:
+        return (*(1 for _ in range(self.full["z"] - 2)), 2)
 
     def _smaller(self, pick: Callable[[int], int]) -> dict[str, int]:
         smaller = {k: [n for n in sizes if n < self.full[k]] for k, sizes in self.choices.items()}
@@ -147,6 +170,8 @@ class Sizes:
         """Whether training may have drawn a size."""
         if all(sizes.get(k, n) == (n if k != "z" else 2 * n) for k, n in self.full.items()) and self.law.deep > 0:
             return True
+        if self.law.joined > 0 and all(sizes.get(k, n) == n for k, n in self.full.items() if k != "z"):
+            return sizes["z"] != self.full["z"] - 1 and sizes["z"] <= self.full["z"]
         return all(sizes.get(k, n) in {*self.choices[k], n} for k, n in self.full.items())
 
 

@@ -1,7 +1,7 @@
 """Step-size control: which steps are taken. ``Fixed`` decides before the solve, ``Adaptive`` by looking for them."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol, runtime_checkable
 
@@ -11,7 +11,7 @@ from continua.errors import SolveError, SolveFailed
 from continua.flow.solvers.solver import Solver
 from continua.flow.trajectory import Piece, SaveAt, Steps
 from continua.flow.vectorfield import VectorField
-from continua.settings import MAX_STEPS, Range
+from continua.settings import MAX_STEPS, Count, Range
 from continua.typing import Args, Tensor
 
 
@@ -63,22 +63,32 @@ class Fixed:
     ``solver`` travels along where one object says how a model steps (``model.at(z=Fixed(6, RK4()))``); ``solve``
     itself takes the solver as its own argument. ``nested`` = n makes steps out of n equal ones: fewer by joining
     neighbours (the last pair first), more by halving (the first one first), so that coarse nodes are fine ones too.
+    ``lengths`` are those of the steps instead, one to another: ``Fixed(3, lengths=(2, 1, 1))`` joins the first two of
+    four.
     """
 
     steps: Annotated[int, Range(high=MAX_STEPS)]
     solver: Solver | None = None
     nested: Annotated[int, Range(high=MAX_STEPS)] | None = None
+    lengths: tuple[Count, ...] | None = None
 
     def __post_init__(self) -> None:
         for count in (self.steps, 1 if self.nested is None else self.nested):
             if count < 1:
                 raise SolveError("a solve needs at least one step", got=count, remedy="Use Fixed(n) with n ≥ 1.")
+        if self.lengths is not None and len(self.lengths) != self.steps:
+            remedy = f"Use Fixed({len(self.lengths)}, lengths={self.lengths})."
+            raise SolveError("lengths has one number for each step", got=f"{self.steps} steps", remedy=remedy)
 
     def walk(self, span: tuple[float, float]) -> Iterator[tuple[float, float]]:
         """Yield (z, dz) for each step; the last one ends at span[1] exactly."""
         start, end = span
         count = len(range(self.steps))  # a number where a compiled program has a symbol
-        parts = range(count + 1) if self.nested is None else _nodes(count, self.nested)
+        if self.lengths is not None:
+            parts: Sequence[float] = (0, *itertools.accumulate(self.lengths))
+            count = sum(self.lengths)
+        else:
+            parts = range(count + 1) if self.nested is None else _nodes(count, self.nested)
         nodes = [start + (end - start) * i / count for i in parts]
         nodes[-1] = end
         for z, after in itertools.pairwise(nodes):
@@ -89,7 +99,8 @@ class Fixed:
         return StepsFound(fixed_steps(self, problem.span), {"steps": self.steps})
 
     def __str__(self) -> str:
-        return f"{self.steps} steps" + (f" of {self.solver}" if self.solver is not None else "")
+        said = f"{self.steps} steps" if self.lengths is None else f"steps {'+'.join(map(str, self.lengths))}"
+        return said + (f" of {self.solver}" if self.solver is not None else "")
 
 
 @remembered

@@ -1,0 +1,85 @@
+"""Where the growth of a run is: it goes on by itself, is kept in checkpoints, and resumed to the bit."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from continua.axes import Discretisation
+from continua.config import to_plain
+from continua.errors import RunError
+from continua.optim import Optimisers
+from continua.training.growth import GrowthPlan
+from continua.training.prolongation import blocks_of
+from continua.training.settings import Training
+
+
+@dataclass
+class Growing:
+    """A model on the stages of its growth. The stage, unlike the step, is one of the weights: they are prolonged once.
+
+    A step that was passed over, or interrupted before its update, leaves a stage that has begun already.
+    """
+
+    plan: GrowthPlan
+    model: Any
+    optimisers: Optimisers
+    training: Training
+    stage: int = 0
+
+    def __post_init__(self) -> None:
+        self._focus()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the native size is trained."""
+        return self.stage == self.plan.last
+
+    @property
+    def finest(self) -> Discretisation | None:
+        """What held-out data are measured on."""
+        return self.plan.finest(self.stage)
+
+    def place(self, step: int) -> Discretisation | None:
+        """What is trained at a step; None is the native size."""
+        return self.plan.place(self.stage, step)
+
+    def advance(self, step: int) -> None:
+        """Go on to the stage of a step, if it is a new one: its new nodes get their start."""
+        stage = self.plan.stage(step / self.training.steps)
+        while self.stage < stage:
+            coarse, fine = (self.plan.sizes[k] for k in (self.stage, self.stage + 1))
+            for flow in self.model.flows:
+                self.plan.law.prolongation.prolong(flow, self.optimisers, coarse, fine, self.training.seed)
+            self.stage += 1
+            self._focus()
+
+    def plain(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"stage": self.stage, "law": to_plain(self.plan.law)}
+
+    def recall(self, plain: Mapping[str, Any]) -> None:
+        """Go on from what was kept."""
+        self.stage = int(plain["stage"])
+        self._focus()
+
+    def _focus(self) -> None:
+        self.optimisers.focus({} if self.is_done else blocks_of(self.model, self.plan.sizes[self.stage]))
+
+
+def growing(training: Training, model: Any, optimisers: Optimisers) -> Growing | None:
+    """The growth that a training asks for, if it does."""
+    return None if training.grow is None else Growing(training.grow.over(model), model, optimisers, training)
+
+
+def refuse_other_growth(own: Growing | None, kept: Any, step: int) -> None:
+    """A run goes on with the stages it was started with: others would train other nodes."""
+    law = None if own is None else to_plain(own.plan.law)
+    before = kept.get("law") if isinstance(kept, Mapping) else None
+    if own is None and before is None:
+        return
+    due = 0 if own is None else own.plan.stage(step / own.training.steps)
+    if law == before and isinstance(kept, Mapping) and kept.get("stage", 0) <= due:
+        return
+    got = f"stage {kept['stage'] + 1} at step {step}" if law == before else "another one"
+    remedy = "Leave grow and steps as they were, or start a new run."
+    raise RunError("a run grows by the schedule it was started with", got=got, remedy=remedy)

@@ -1,0 +1,117 @@
+"""Growth: training begins on coarse grids and goes on to finer ones, whose new nodes join a network that works."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from continua.axes import WIDTHS, Discretisation
+from continua.config import register
+from continua.errors import ConfigError
+from continua.flow import Fixed
+from continua.settings import PartialShare
+from continua.training.prolongation import AsMade, Prolongation, refuse_unnested
+
+
+@register
+@dataclass(frozen=True)
+class Stage:
+    """Sizes that are trained until a share of all steps is done, one a step in turn.
+
+    ``sizes`` are discretisations, what they leave open being native; ``until`` is that share.
+    """
+
+    sizes: tuple[Discretisation, ...]
+    until: PartialShare
+
+    def __post_init__(self) -> None:
+        if not self.sizes:
+            raise ConfigError("a stage trains some size", got="none", remedy="Write Stage((at(d=64, z=2),), 0.2).")
+
+
+@register
+@dataclass(frozen=True)
+class Growth:
+    """``stages`` from coarse to fine, then the native size to the end: cascadic multigrid for weights.
+
+    Coarse steps are cheap, and the sizes they train stay good models of their own. ``prolongation`` says what the
+    nodes that are new at a switch start with.
+
+    >>> from continua.axes import at
+    >>> growth = Growth((Stage((at(d=64, h=2, z=2),), 0.15), Stage((at(d=64),), 0.35)))
+    >>> growth.ends
+    0.35
+    """
+
+    stages: tuple[Stage, ...]
+    prolongation: Prolongation = AsMade()  # noqa: RUF009  (frozen)
+
+    def __post_init__(self) -> None:
+        ends = [stage.until for stage in self.stages]
+        if not ends or ends[0] <= 0 or any(b <= a for a, b in itertools.pairwise(ends)):
+            remedy = "Write Growth((Stage((at(d=64),), 0.2), Stage((at(d=96),), 0.4)))."
+            raise ConfigError("stages end one after another", got=ends, remedy=remedy)
+
+    @property
+    def ends(self) -> float:
+        """The share of all steps after which the native size is trained."""
+        return self.stages[-1].until
+
+    def over(self, model: Any) -> "GrowthPlan":
+        """The schedule of one model; refuses what shrinks, is finer than native, or has nodes that do not nest."""
+        settled = [tuple(_settled(model, wish) for wish in stage.sizes) for stage in self.stages]
+        settled.append((model.settle(None),))
+        for before, after in itertools.pairwise(settled):
+            _refuse_shrinking(before, after)
+            for flow in model.flows:
+                refuse_unnested(flow, before, after)
+        return GrowthPlan(self, tuple(settled))
+
+
+@dataclass(frozen=True)
+class GrowthPlan:
+    """The stages of one model, the native size being the last; a stage is known by its number."""
+
+    law: Growth
+    sizes: tuple[tuple[Discretisation, ...], ...]
+
+    @property
+    def last(self) -> int:
+        """The number of the native stage."""
+        return len(self.law.stages)
+
+    def stage(self, progress: float) -> int:
+        """The stage of a step, ``progress`` being its share of the run."""
+        return sum(progress >= stage.until for stage in self.law.stages)
+
+    def place(self, stage: int, step: int) -> Discretisation | None:
+        """What is trained at a step; None is the native size."""
+        if stage == self.last:
+            return None
+        own = self.law.stages[stage].sizes
+        return own[step % len(own)]
+
+    def finest(self, stage: int) -> Discretisation | None:
+        """What held-out data are measured on: the last size of a stage."""
+        return None if stage == self.last else self.law.stages[stage].sizes[-1]
+
+
+def _settled(model: Any, wish: Discretisation) -> Discretisation:
+    settled: Discretisation = model.settle(wish)
+    if not isinstance(settled.z, Fixed):
+        raise ConfigError("a stage counts its steps", got=settled.z, remedy="Write at(z=2).")
+    return settled
+
+
+def _sizes(settled: Discretisation) -> dict[str, int]:
+    return {**{letter: getattr(settled, letter).n for letter in WIDTHS}, "z": settled.z.steps}
+
+
+def _refuse_shrinking(before: Sequence[Discretisation], after: Sequence[Discretisation]) -> None:
+    """Along every axis the largest size of a stage is at least that of the one before."""
+    coarse, fine = ([_sizes(each) for each in stage] for stage in (before, after))
+    for letter in (*WIDTHS, "z"):
+        was, becomes = (max(sizes[letter] for sizes in stage) for stage in (coarse, fine))
+        if becomes < was:
+            remedy = "Order the stages from coarse to fine, none finer than the native size."
+            raise ConfigError(f"{letter} shrinks while training grows", got=f"{was}, then {becomes}", remedy=remedy)

@@ -1,0 +1,235 @@
+"""What nodes start with that are new when training goes on to a finer grid."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from continua.axes import ALIASES, Depths, Discretisation
+from continua.config import register
+from continua.errors import ConfigError
+from continua.fields import Expansion, Nodal, Use, roles
+from continua.models.structure import Structure
+from continua.operators.calibration import Calibration
+from continua.optim import Blocks, Optimisers
+from continua.settings import NonNegative
+from continua.tasks import generator_for
+from continua.typing import Letter, Tensor
+
+Read = dict[Letter, tuple[int, ...]]  # of each letter, the stored nodes that are read
+
+
+@runtime_checkable
+class Prolongation(Protocol):
+    """Changes weights, and what optimisers remember of them, when a stage begins; frozen and registered."""
+
+    def prolong(
+        self,
+        model: Any,
+        optimisers: Optimisers,
+        coarse: Sequence[Discretisation],
+        fine: Sequence[Discretisation],
+        seed: int,
+    ) -> None:
+        """From the sizes of one stage to those of the next."""
+        ...
+
+
+@register
+@dataclass(frozen=True)
+class AsMade:
+    """New nodes start as the model was made: at random. Spectral and spline weights are functions, and need no more."""
+
+    def prolong(
+        self,
+        model: Any,
+        optimisers: Optimisers,
+        coarse: Sequence[Discretisation],
+        fine: Sequence[Discretisation],
+        seed: int,
+    ) -> None:
+        """Nothing to do."""
+
+
+@register
+@dataclass(frozen=True)
+class Copied:
+    """New nodes along ``letters`` start as copies of the coarse node before them: on widths the answer stays.
+
+    A calibration of the coarse size is folded into the weights it belongs to. Copies learn the same for ever, so the
+    columns that read a width are moved apart by ``noise`` times their spread, the coarse one and its copy to opposite
+    sides: their sum stays. What optimisers remember is copied too.
+    """
+
+    letters: str = "dehmz"
+    noise: NonNegative = 0.3
+
+    @torch.no_grad()
+    def prolong(
+        self,
+        model: Any,
+        optimisers: Optimisers,
+        coarse: Sequence[Discretisation],
+        fine: Sequence[Discretisation],
+        seed: int,
+    ) -> None:
+        """Fold, then copy letter by letter."""
+        refuse_shards(model)
+        before, after = (model.structure(sizes[-1]) for sizes in (coarse, fine))
+        for module in model.modules():
+            own = getattr(module, "calibration", None)
+            if isinstance(own, Calibration):
+                _fold(module, own, before, after, self.letters)
+        declared = roles(model)
+        generator = generator_for("prolongation", seed, after.grids.d.count)
+        for prefix, field in model.named_modules():
+            if isinstance(field, Expansion):
+                name = f"{prefix}.coefficients"
+                role = declared[name]
+                copies = (field.coefficients, *optimisers.beside(field.coefficients))
+                for place, letter in enumerate(field.letters):
+                    if ALIASES.get(letter, letter) not in self.letters:
+                        continue
+                    pairs = _new(field, letter, before, after)
+                    if pairs is None:
+                        continue
+                    for tensor in copies:
+                        _copy(tensor, place, *pairs)
+                    if role.use is Use.KERNEL and letter in role.inputs and letter != "z":
+                        _move_apart(field.coefficients, place, *pairs, self.noise, generator)
+
+
+def _copy(tensor: Tensor, place: int, new: Tensor, source: Tensor) -> None:
+    tensor.index_copy_(place, new, tensor.index_select(place, source))
+
+
+def _move_apart(
+    tensor: Tensor, place: int, new: Tensor, source: Tensor, noise: float, generator: torch.Generator
+) -> None:
+    """One copy of each to one side; a coarse node of several copies moves for the first."""
+    if noise == 0:
+        return
+    values = tensor.index_select(place, new)
+    apart = torch.randn(values.shape, generator=generator).to(values) * (noise * values.std())
+    tensor.index_add_(place, new, -apart)
+    tensor.index_add_(place, source, apart)
+
+
+def _new(field: Expansion, letter: Letter, before: Structure, after: Structure) -> tuple[Tensor, Tensor] | None:
+    """The stored nodes along a letter that are new, and the coarse one before each; None: there is none."""
+    known, read = (nodes_read(field, letter, structure) for structure in (before, after))
+    if known is None or read is None:
+        return None
+    new = [node for node in read if node not in known]
+    if not new:
+        return None
+    source = [max((one for one in known if one <= node), default=known[0]) for node in new]
+    device = field.coefficients.device
+    return torch.tensor(new, device=device), torch.tensor(source, device=device)
+
+
+def nodes_read(field: Expansion, letter: Letter, structure: Structure) -> tuple[int, ...] | None:
+    """The stored nodes along a letter that a size reads; None where values are made of several of them."""
+    basis = field.bases[letter]
+    if letter == "n" or not isinstance(basis, Nodal):
+        return None
+    if letter == "z":
+        where = Depths(tuple(z for z, _ in structure.steps or ()))
+        nodes = torch.tensor(where.nodes, dtype=torch.float64)[:, None]
+    else:
+        nodes = structure.grids[letter].nodes.double().cpu()
+    rows = basis.rows(field.axes[letter], nodes)
+    return None if rows is None else tuple(sorted(set(rows.flatten().tolist())))
+
+
+def _fold(module: nn.Module, own: Calibration, before: Structure, after: Structure, letters: str) -> None:
+    """Let the weights of the fine size be those that the coarse one had with its calibration."""
+    for name, target in own.targets.items():
+        field = getattr(module, name)
+        for letter in target.letters:
+            for k in "dhz":
+                if k not in letters:
+                    continue
+                gain = own.fields[f"{name} over {letter} by {k}"]
+                change = _size(own, k, before) - _size(own, k, after)
+                if change == 0.0:
+                    continue
+                places = [field.letters.index(one) for one in gain.letters]  # type: ignore[union-attr]
+                coefficients: Any = gain.coefficients
+                shape = [1] * field.coefficients.dim()
+                for place, size in zip(places, coefficients.shape, strict=True):
+                    shape[place] = size
+                log = (change * coefficients).reshape(shape)
+                if target.role.use is Use.SHIFT:
+                    field.coefficients.add_(log)
+                else:
+                    field.coefficients.mul_(log.exp())
+                if _size(own, k, after) == 0.0:
+                    coefficients.zero_()
+
+
+def _size(own: Calibration, k: Letter, structure: Structure) -> float:
+    """What a calibration multiplies its gains with, the mean over depths for z."""
+    if k == "z":
+        lengths = structure.behind.lengths or (1.0,)
+        return float(torch.tensor(lengths).log2().mean())
+    found = own.sizes(structure.grids)[k]
+    return 0.0 if found is None else found
+
+
+def blocks_of(model: Any, sizes: Sequence[Discretisation]) -> Blocks:
+    """The part of each stored weight that some sizes read, by its name, where it is every k-th node along each letter.
+
+    The rest has no gradient: a matrix optimiser that looks at the part alone takes the same step for less.
+    """
+    found: Blocks = {}
+    for flow in model.flows:
+        structures = [flow.structure(size) for size in sizes]
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        for field in flow.modules():
+            if isinstance(field, Expansion):
+                block = tuple(_slice(field, letter, structures) for letter in field.letters)
+                if any(part.step not in (None, 1) for part in block):
+                    found[names[id(field.coefficients)]] = block
+    return found
+
+
+def _slice(field: Expansion, letter: Letter, structures: Sequence[Structure]) -> slice:
+    reads = [nodes_read(field, letter, structure) for structure in structures]
+    if any(read is None for read in reads):
+        return slice(None)
+    nodes = sorted(set(itertools.chain.from_iterable(read for read in reads if read is not None)))
+    steps = {b - a for a, b in itertools.pairwise([*nodes, field.bases[letter].size])}
+    return slice(None, None, steps.pop()) if len(steps) == 1 and nodes[0] == 0 else slice(None)
+
+
+def refuse_unnested(flow: Any, coarse: Sequence[Discretisation], fine: Sequence[Discretisation]) -> None:
+    """Nodes of a stage must be nodes of the next: what was trained would be lost otherwise."""
+    for field in flow.modules():
+        if not isinstance(field, Expansion):
+            continue
+        for letter in field.letters:
+            before, after = (
+                _all_read(field, letter, [flow.structure(one) for one in sizes]) for sizes in (coarse, fine)
+            )
+            if before is not None and after is not None and not before <= after:
+                remedy = "Grow an elastic model, ct.models.elastic(model), by sizes whose nodes nest, such as halves."
+                got = f"{len(before - after)} of {len(before)} nodes along {letter} lost"
+                raise ConfigError("a stage keeps the nodes of the one before", got=got, remedy=remedy)
+
+
+def _all_read(field: Expansion, letter: Letter, structures: Sequence[Structure]) -> set[int] | None:
+    reads = [nodes_read(field, letter, structure) for structure in structures]
+    found = [set(read) for read in reads if read is not None]
+    return set().union(*found) if len(found) == len(reads) else None
+
+
+def refuse_shards(model: nn.Module) -> None:
+    """Copies along an axis need the whole of it."""
+    shards: Mapping[str, Any] = {name: p for name, p in model.named_parameters() if type(p.data) is not Tensor}
+    if shards:
+        remedy = "Train with sharded=False (DDP), or grow with AsMade()."
+        raise ConfigError("Copied needs whole weights", got=f"{next(iter(shards))} in shards", remedy=remedy)
