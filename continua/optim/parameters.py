@@ -13,7 +13,6 @@ from continua.errors import ConfigError
 from continua.fields import Expansion, Nodal, Role, Use, roles
 from continua.typing import Tensor
 
-
 Block = tuple[slice, ...]  # a part of a tensor that is a view of it
 Blocks = dict[str, Block]  # by the names of parameters
 

@@ -19,8 +19,8 @@ from continua.training.penalty import (
     SpectralNorm,
     SquaredWeights,
 )
-from continua.training.prolongation import AsMade, Copied, Prolongation
 from continua.training.progress import Bar, Progress
+from continua.training.prolongation import AsMade, Copied, Prolongation
 from continua.training.run import Run
 from continua.training.settings import Training
 from continua.training.sizes import Lesson, LessonPlan, SizeLaw, SmallerSizes

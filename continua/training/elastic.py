@@ -19,8 +19,8 @@ class Elastic:
 
     The native size learns from the data as ever, at every step; until ``start`` (a share of all steps) it is alone.
     Then at each step ``draws`` sizes are drawn, each sees one of ``parts`` equal blocks of the batch and learns to
-    answer as the native size does. ``d … joined`` are those of ``SmallerSizes``, ``distil`` that of ``AnswerImitation``;
-    ``law`` and ``imitation`` put others in the place of these two.
+    answer as the native size does. ``d … joined`` are those of ``SmallerSizes``, ``distil`` that of
+    ``AnswerImitation``; ``law`` and ``imitation`` put others in the place of these two.
     """
 
     d: tuple[int, ...] | None = None

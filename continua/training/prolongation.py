@@ -212,17 +212,16 @@ def refuse_unnested(flow: Any, coarse: Sequence[Discretisation], fine: Sequence[
         if not isinstance(field, Expansion):
             continue
         for letter in field.letters:
-            before, after = (
-                _all_read(field, letter, [flow.structure(one) for one in sizes]) for sizes in (coarse, fine)
-            )
+            before = _all_read(field, letter, flow, coarse)
+            after = _all_read(field, letter, flow, fine)
             if before is not None and after is not None and not before <= after:
                 remedy = "Grow an elastic model, ct.models.elastic(model), by sizes whose nodes nest, such as halves."
                 got = f"{len(before - after)} of {len(before)} nodes along {letter} lost"
                 raise ConfigError("a stage keeps the nodes of the one before", got=got, remedy=remedy)
 
 
-def _all_read(field: Expansion, letter: Letter, structures: Sequence[Structure]) -> set[int] | None:
-    reads = [nodes_read(field, letter, structure) for structure in structures]
+def _all_read(field: Expansion, letter: Letter, flow: Any, sizes: Sequence[Discretisation]) -> set[int] | None:
+    reads = [nodes_read(field, letter, flow.structure(size)) for size in sizes]
     found = [set(read) for read in reads if read is not None]
     return set().union(*found) if len(found) == len(reads) else None
 

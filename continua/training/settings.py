@@ -29,10 +29,10 @@ class Training:
     and held-out data are computed, a tolerance instead of steps among them (None: the native one); one that is drawn
     anew at every step (``Discretisations``) serves the loss alone, and held-out data are measured on the native one.
     ``elastic`` lets other sizes learn beside the native one. ``grow`` begins on coarse grids: the loss and held-out
-    data are computed on those of its stage, and other sizes learn when the native one is reached. ``compile`` runs the model through ``torch.compile``,
-    forward and backward; where steps are searched for, the field alone. ``sharded`` shards weights among processes
-    instead of copying them. ``tensorboard`` draws the history as curves, into the run's folder ``curves``.
-    ``time_limit`` is how many seconds processes wait for one of them that does not answer any more.
+    data are computed on those of its stage, and other sizes learn when the native one is reached. ``compile`` runs the
+    model through ``torch.compile``, forward and backward; where steps are searched for, the field alone. ``sharded``
+    shards weights among processes instead of copying them. ``tensorboard`` draws the history as curves, into the run's
+    folder ``curves``. ``time_limit`` is how many seconds processes wait for one of them that does not answer any more.
     """
 
     steps: Count = 2000

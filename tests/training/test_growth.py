@@ -18,7 +18,7 @@ from continua.tasks import Text
 from continua.training import AsMade, Copied, Elastic, Growth, Run, Stage, Training, fit
 from continua.training.growing import Growing
 from tests.refusals import refused
-from tests.runs import silent, tiny_model, tiny_task, timeless
+from tests.runs import silent, timeless, tiny_model, tiny_task
 
 BOTH = ByRole(AdamW(1e-2), kernel=Muon(0.05))
 HALVES = Growth((Stage((at(d=8, h=2, z=2),), 0.3), Stage((at(d=8),), 0.6)))
