@@ -1,12 +1,14 @@
 """One elastic training against separately trained models of the same sizes, on the embedded text.
 
-    python benchmarks/elastic.py                        # 3 seeds, about an hour of CPU time; two processes by --jobs 2
-    python benchmarks/elastic.py --muon --seeds 1       # the same with Muon for the kernels, elastic and separate
+    python benchmarks/elastic.py                        # 3 seeds, two hours of CPU time; two processes by --jobs 2
+    python benchmarks/elastic.py --adamw --seeds 1      # AdamW for everything, elastic and separate, without growth
+    python benchmarks/elastic.py --equal                # 800 steps for the elastic training too
     python benchmarks/elastic.py --quick                # a smoke run of a few steps
 
-Every run is one thread, the same data, the same optimiser, schedule and learning rate; losses are nats a character on
-600 windows spread over the held-out text. A separate model has exactly the d, h, e, m, z of the size it is compared
-with. Finished runs are kept in ``results/elastic-runs.jsonl`` and not repeated; delete the file to start anew.
+Every run is one thread, the same data and the same kind of optimiser; losses are nats a character on 600 windows spread
+over the held-out text. A separate model has exactly the d, h, e, m, z of the size it is compared with, 800 steps, and
+the better of two learning rates, chosen on the first seed. Finished runs are kept in ``results/elastic-runs.jsonl`` and
+not repeated; delete the file to start anew.
 """
 
 import argparse

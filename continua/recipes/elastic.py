@@ -4,32 +4,37 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 
+from continua.axes import Discretisation, at
 from continua.models import GPT2Init, initialise
 from continua.models import elastic as made_elastic
 from continua.optim import AdamW, ByRole, Muon
 from continua.recipes.recipe import Bundle, shipped
 from continua.recipes.text import TextSettings, text
-from continua.settings import Count, NonNegative, Share, checked
-from continua.training import Elastic
+from continua.settings import Count, NonNegative, PartialShare, Share, checked
+from continua.training import Elastic, Growth, Stage
 
 
 @checked
 @dataclass(frozen=True)
 class ElasticSettings(TextSettings):
-    """The settings of ``text``, and how other sizes are drawn and taught.
+    """The settings of ``text``, how the model grows, and how other sizes are drawn and taught.
 
-    ``draws``, ``parts``, ``start``, ``deep`` and ``share`` (there ``weight``) are those of ``training.Elastic``.
-    ``matrix_lr`` > 0 trains the kernels by Muon at this rate: lower losses at every size, but the sizes lie farther
-    apart (docs/benchmarks has the numbers).
+    ``matrix_lr`` is the learning rate of Muon, which trains the kernels; 0 leaves them to AdamW. ``coarse`` and
+    ``narrow`` are shares of all steps: until the first half of everything is trained, until the second half of the
+    width, then the native size with lessons for others; 0 and 0 do not grow. ``draws``, ``parts``, ``start``, ``deep``,
+    ``joined`` and ``share`` (there ``weight``) are those of ``training.Elastic``.
     """
 
     lr: NonNegative = 4e-3
-    matrix_lr: NonNegative = 0.0
-    draws: Count = Elastic.draws
+    matrix_lr: NonNegative = 0.02
+    coarse: PartialShare = 0.17
+    narrow: PartialShare = 0.33
+    draws: Count = 1
     parts: Count = Elastic.parts
-    start: Share = Elastic.start
+    start: Share = 0.0
     share: Share = Elastic.weight
     deep: Share = Elastic.deep
+    joined: Share = 0.35
 
 
 @shipped
@@ -37,15 +42,34 @@ def elastic(settings: ElasticSettings) -> Bundle:
     """A language model on a text that serves many sizes: ``continua pareto`` shows them."""
     own = {f.name: getattr(settings, f.name) for f in fields(TextSettings)}
     bundle = text(TextSettings(**{**own, "discrete": True}))
-    law = Elastic(
+    initialise(bundle.model, GPT2Init(), torch.Generator().manual_seed(settings.weights))
+    model = made_elastic(bundle.model)
+    grow = growth(model.native, settings.coarse, settings.narrow)
+    training = replace(bundle.training, steps=1200, elastic=lessons(settings), grow=grow)
+    return replace(bundle, model=model, optimiser=optimiser(settings), training=training)
+
+
+def optimiser(settings: ElasticSettings) -> ByRole:
+    """Muon for the kernels, AdamW for the rest."""
+    rest = AdamW(settings.lr, decay=settings.decay)
+    return ByRole(rest, kernel=Muon(settings.matrix_lr)) if settings.matrix_lr else ByRole(rest)
+
+
+def lessons(settings: ElasticSettings) -> Elastic:
+    """Which sizes learn from the native one."""
+    return Elastic(
         draws=settings.draws,
         parts=settings.parts,
         start=settings.start,
         weight=settings.share,
         deep=settings.deep,
+        joined=settings.joined,
     )
-    initialise(bundle.model, GPT2Init(), torch.Generator().manual_seed(settings.weights))
-    training = replace(bundle.training, steps=1000, elastic=law)
-    rest = AdamW(settings.lr, decay=settings.decay)
-    optimiser = ByRole(rest, kernel=Muon(settings.matrix_lr)) if settings.matrix_lr else bundle.optimiser
-    return replace(bundle, model=made_elastic(bundle.model), optimiser=optimiser, training=training)
+
+
+def growth(native: Discretisation, coarse: float, narrow: float) -> Growth | None:
+    """Half of everything, then half of the width, then the native size."""
+    d, h = (max(1, rule.n // 2) for rule in (native.d, native.h))  # type: ignore[union-attr]
+    sizes = ((coarse, at(d=d, h=h, z=max(1, native.z.steps // 2))), (narrow, at(d=d)))
+    stages = tuple(Stage((size,), until) for until, size in sizes if until > 0)
+    return Growth(stages) if stages else None

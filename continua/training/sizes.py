@@ -59,8 +59,8 @@ class SmallerSizes:
     32nds (some are left out). Unless they are given too, ``e`` stays and ``m`` follows d as ``at`` has it; ``t`` are
     numbers of tokens, for shorter contexts. A size is one axis made smaller, all of them as small as they get, or each
     at random, in equal shares; with the chance ``deep`` it is twice the native steps instead, on half of a block, and
-    with the chance ``joined`` neighbouring steps are joined at random, each pair by a coin. The joining that
-    ``at(z=L − 1)`` means is never drawn, so that it tells of joinings never seen.
+    with the chance ``joined`` neighbouring steps are joined: all in pairs, or each by a coin. The second joined
+    with the third alone (``never_joined``) is never drawn, so that it tells of joinings never seen.
     """
 
     d: tuple[int, ...] | None = None
@@ -139,20 +139,19 @@ class Sizes:
         return lessons
 
     def _joining(self, pick: Callable[[int], int]) -> Fixed:
-        """Lengths of steps, out of native ones that were joined by coins."""
+        """Lengths of steps, out of native ones: every pair is joined, or each neighbour by a coin."""
+        native = self.full["z"]
+        if pick(5) < 2 and native % 2 == 0:
+            return Fixed(native // 2, lengths=(2,) * (native // 2))
         while True:
             lengths = [1]
-            for _ in range(self.full["z"] - 1):
-                if pick(2):
+            for _ in range(native - 1):
+                if pick(5) < 2:
                     lengths[-1] += 1
                 else:
                     lengths.append(1)
-            if len(lengths) < self.full["z"] and tuple(lengths) != self._unseen:
+            if len(lengths) < native and tuple(lengths) != never_joined(native):
                 return Fixed(len(lengths), lengths=tuple(lengths))
-
-    @property
-    def _unseen(self) -> tuple[int, ...]:
-        return (*(1 for _ in range(self.full["z"] - 2)), 2)
 
     def _smaller(self, pick: Callable[[int], int]) -> dict[str, int]:
         smaller = {k: [n for n in sizes if n < self.full[k]] for k, sizes in self.choices.items()}
@@ -171,8 +170,13 @@ class Sizes:
         if all(sizes.get(k, n) == (n if k != "z" else 2 * n) for k, n in self.full.items()) and self.law.deep > 0:
             return True
         if self.law.joined > 0 and all(sizes.get(k, n) == n for k, n in self.full.items() if k != "z"):
-            return sizes["z"] != self.full["z"] - 1 and sizes["z"] <= self.full["z"]
+            return sizes["z"] <= self.full["z"]
         return all(sizes.get(k, n) in {*self.choices[k], n} for k, n in self.full.items())
+
+
+def never_joined(steps: int) -> tuple[int, ...]:
+    """The joining of so many steps that is never a lesson: the second and the third alone."""
+    return (1, 2, *(1 for _ in range(steps - 3)))
 
 
 def block(rows: int, lesson: Lesson) -> slice:
