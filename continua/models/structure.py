@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from continua import memory
-from continua.axes import ALIASES, WIDTHS, Depths, Discretisation, Grid, Grids
+from continua.axes import ALIASES, WIDTHS, Axes, Depths, Discretisation, Grid, Grids
 from continua.axes.rules import made_of, pieces_on
 from continua.checks import refuse_in_graph
+from continua.compiling import remembered
 from continua.constants import at_least_single
 from continua.errors import ConfigError
 from continua.fields import Expansion
-from continua.flow import Fixed, Solver, depths
+from continua.flow import Adaptive, Fixed, LieTrotter, Solver, Tsit5, depths
 from continua.flow.stepping import StepPlan
 from continua.flow.trajectory import Steps
 from continua.models.embed import START
@@ -64,6 +65,20 @@ class Program:
         """X(Z) from X(0)."""
         final: Tensor = self.plan.run(x0, self.args, self.plan.everything)[1][-1]
         return final
+
+
+@remembered
+def settled(wish: Discretisation, native: Discretisation, axes: Axes) -> Discretisation:
+    """``wish``, and what it leaves open from the native choice; a bare number of steps keeps the solver."""
+    chosen = wish.over(native, axes)
+    own: Solver | None = native.z.solver
+    if isinstance(chosen.z, int):
+        kind = native.z if isinstance(native.z, Fixed) else Fixed(1, own)
+        chosen = chosen.replace(z=replace(kind, steps=chosen.z, lengths=None))
+    if chosen.z.solver is None:
+        usual = Tsit5() if isinstance(chosen.z, Adaptive) else own or LieTrotter()
+        chosen = chosen.replace(z=replace(chosen.z, solver=usual))
+    return chosen
 
 
 def numbers_of(model: Any, at: Discretisation | None) -> Numbers:

@@ -9,24 +9,18 @@ import torch
 from continua import constants
 from continua.axes import Axes, Axis, Discretisation, Grid, Grids, Points, at
 from continua.checks import looking, without_looking
-from continua.compiling import remembered
 from continua.config import register
 from continua.constants import constant_result
 from continua.errors import ConfigError, ShapeError
 from continua.fields import Basis
 from continua.flow import (
-    Adaptive,
     Adjoint,
     Direct,
-    Fixed,
     Flow,
-    LieTrotter,
     Projection,
     SaveAt,
-    Solver,
     Sum,
     Trajectory,
-    Tsit5,
     solve,
 )
 from continua.flow.finite import culprit
@@ -48,6 +42,7 @@ from continua.models.structure import (
     decided,
     numbers_of,
     refuse_by_value,
+    settled,
 )
 from continua.models.view import View
 from continua.operators import Context, Mask, Parts
@@ -303,7 +298,7 @@ class Transformer(ModelBase):
         """Fill what ``wish`` leaves open with the native choice; a bare number of steps keeps the solver."""
         if wish is None:
             return self.native
-        return _settled(wish, self.native, self.axes)
+        return settled(wish, self.native, self.axes)
 
     # --- what users call ----------------------------------------------------------------------------------------------
 
@@ -376,19 +371,6 @@ class Transformer(ModelBase):
         """
         axes = {letter: axis for letter, axis in zip("tdhemz", (t, d, h, e, m, z), strict=True) if axis is not None}
         return cls(**continuous_parts(vocab, channels, at, mask, bases, gamma, context, **axes))
-
-
-@remembered
-def _settled(wish: Discretisation, native: Discretisation, axes: Axes) -> Discretisation:
-    settled = wish.over(native, axes)
-    own: Solver | None = native.z.solver
-    if isinstance(settled.z, int):
-        kind = native.z if isinstance(native.z, Fixed) else Fixed(1, own)
-        settled = settled.replace(z=replace(kind, steps=settled.z))
-    if settled.z.solver is None:
-        usual = Tsit5() if isinstance(settled.z, Adaptive) else own or LieTrotter()
-        settled = settled.replace(z=replace(settled.z, solver=usual))
-    return settled
 
 
 def chosen_sizes(discretisation: Discretisation | None, sizes: Mapping[str, Any]) -> Discretisation:

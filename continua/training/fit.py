@@ -55,9 +55,9 @@ def fit(
 ) -> Fitted:
     """Train ``model`` on ``task``: minimise J(θ) = mean loss + ∫ running costs + penalties of the weights.
 
-    A ``DataLoader`` of (input, target) is a task too (see ``FromLoader``). ``run`` names a new folder, or is an opened
-    ``Run`` to go on with, with the same bits as if it had not been stopped. ``optimiser`` is by roles, ``watch`` is
-    told of each step, ``device`` is auto, cpu, cuda or mps. What follows is a setting of ``Training``.
+    A ``DataLoader`` of (input, target) is a task too (``FromLoader``). ``run`` names a new folder, or is an opened
+    ``Run`` to go on with, to the same bits. ``optimiser`` is by roles, ``watch`` is told of each step, ``device`` is
+    auto, cpu, cuda or mps. What follows is a setting of ``Training``.
     """
     training = Training(
         steps=steps,
@@ -78,16 +78,9 @@ def fit(
         time_limit=time_limit,
     )
     return train(
-        model,
-        task,
-        training,
-        run=run,
-        optimiser=optimiser,
-        schedule=schedule,
-        penalties=penalties,
-        watch=watch,
-        device=device,
-    )
+        model, task, training,
+        run=run, optimiser=optimiser, schedule=schedule, penalties=penalties, watch=watch, device=device,
+    )  # fmt: skip
 
 
 def train(

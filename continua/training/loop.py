@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from continua.errors import CheckpointError, ConfigError, RunError, SolveFailed
+from continua.errors import ConfigError, RunError, SolveFailed
 from continua.models.store import description
 from continua.optim import ByRole, Optimisers, Schedule, clip
 from continua.tasks import Example, Score, Task, generator_for
@@ -26,8 +26,9 @@ from continua.training.interrupt import Interrupt
 from continua.training.objective import Objective, Whole
 from continua.training.penalty import penalties as as_penalties
 from continua.training.progress import Bar, Closing, OnProgress, Progress
-from continua.training.run import Run, is_line
+from continua.training.run import Run
 from continua.training.settings import Training
+from continua.training.state import State
 
 SKIPS = 3  # bad steps in a row before going back
 ROLLBACKS = 2  # times of going back before giving up
@@ -71,34 +72,6 @@ def _reseed(seed: int, device: torch.device) -> None:
 
 
 @dataclass
-class _State:
-    """Where a run is; all of it is in every checkpoint."""
-
-    step: int = 0
-    best: float = math.inf
-    waited: int = 0  # evaluations since the best one
-    salt: int = 0  # how often the run went back: the data after that are others
-    unmeasured: dict[str, Any] | None = None  # the line of a step whose evaluation was interrupted
-
-    def plain(self) -> dict[str, Any]:
-        best = None if math.isinf(self.best) else self.best
-        said = {"step": self.step, "best_score": best, "waited": self.waited, "salt": self.salt}
-        return said if self.unmeasured is None else {**said, "unmeasured": self.unmeasured}
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> "_State":
-        try:
-            best = math.inf if plain["best_score"] is None else float(plain["best_score"])
-            counts = [int(plain[name]) for name in ("step", "waited", "salt")]
-            unmeasured = plain.get("unmeasured")
-        except (KeyError, TypeError, ValueError) as problem:
-            remedy = "Remove this checkpoint: the one before it is used."
-            raise CheckpointError("progress.json says where a run is", got=repr(problem), remedy=remedy) from problem
-        step, waited, salt = counts
-        return cls(step, best, waited, salt, unmeasured if is_line(unmeasured) else None)
-
-
-@dataclass
 class Loop:
     """One fit."""
 
@@ -107,7 +80,7 @@ class Loop:
     training: Training
     folder: Run | None
     world: World
-    at: _State = field(default_factory=_State)
+    at: State = field(default_factory=State)
     history: list[dict[str, Any]] = field(default_factory=list)
     interrupt: Interrupt = field(default_factory=Interrupt)
     board: Board | None = None
@@ -352,7 +325,7 @@ class Loop:
             return False
         like = dict(self.model.named_parameters())
         progress = checkpoint.read_text(path, "progress")
-        at = _State.of(progress)
+        at = State.of(progress)
         refuse_other_growth(self.growing, progress.get("growth"), at.step)
         tensors = checkpoint.read_tensors(path, "model")
         refuse_misfit(tensors, self.model.state_dict())

@@ -1,13 +1,12 @@
 """One checkpoint for many sizes: nested nodes, calibration, the law of sizes, and the lessons they get."""
 
 import math
-from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from continua.axes import Depths, at
-from continua.config import from_plain, register, to_plain
+from continua.config import from_plain, to_plain
 from continua.errors import ConfigError
 from continua.flow import Adaptive, Checkpoint, Direct, Fixed, Lean, Recompute
 from continua.models import Batch, Transformer, load, zoo
@@ -15,14 +14,12 @@ from continua.models.elastic import elastic
 from continua.models.patches import Pixels
 from continua.operators import Context
 from continua.operators.calibration import FINEST, HALF, Calibration
-from continua.optim import Muon
-from continua.recipes import build
 from continua.tasks import digits
 from continua.tasks.task import divergence, generator_for
-from continua.training import AnswerImitation, Elastic, Objective, Run, SmallerSizes, Training, Whole, fit
+from continua.training import Elastic, Objective, Run, Training, Whole, fit
 from continua.training.elastic import Lesson, block
 from tests.refusals import refused
-from tests.runs import tiny_task, tiny_text
+from tests.runs import tiny_task
 
 OTHERS = [{"d": 8}, {"d": 10}, {"h": 2}, {"h": 3}, {"z": 2}, {"z": 3}, {"z": 8}, {"d": 8, "h": 2, "z": 2}]
 
@@ -380,83 +377,3 @@ class Stop(BaseException):
 def test_training_keeps_the_law() -> None:
     training = Training(elastic=Elastic(d=(8, 16), start=0.1))
     assert from_plain(to_plain(training)) == training
-
-
-@pytest.mark.spec("T11")
-def test_kernels_of_the_recipe_are_trained_by_muon_if_asked(tmp_path) -> None:
-    (tmp_path / "text.txt").write_text(tiny_text(), encoding="utf-8")
-    small = {"text": str(tmp_path / "text.txt"), "d": 16, "heads": 2, "depth": 2, "context": 16}
-    plain = build("elastic", small).optimiser
-    assert plain.kernel is None
-    assert build("elastic", {**small, "matrix_lr": 0.02}).optimiser == replace(plain, kernel=Muon(0.02))
-
-
-# --- laws and imitations of one's own ---------------------------------------------------------------------------------
-
-
-@register
-@dataclass(frozen=True)
-class OneSize:
-    """Always the same lesson."""
-
-    d: int = 8
-
-    def over(self, model):
-        return self
-
-    def draw(self, progress, generator):
-        return [Lesson(at(d=self.d), 0, 1)]
-
-    def drew(self, sizes):
-        return sizes["d"] == self.d
-
-
-@register
-@dataclass(frozen=True)
-class Twice:
-    """Twice the distance of the answers."""
-
-    def loss(self, study):
-        return 2 * (study.answer() - study.teacher).square().sum()
-
-
-@pytest.mark.spec("T11")
-def test_a_law_and_an_imitation_of_ones_own_take_the_place_of_the_usual_ones() -> None:
-    task = tiny_task()
-    torch.manual_seed(0)
-    model = elastic(zoo.gpt2(vocab=task.tokens.size, d=16, heads=4, depth=2, context=task.context).double())
-    own = Elastic(law=OneSize(), imitation=Twice(), weight=0.5)
-    assert from_plain(to_plain(Training(elastic=own))) == Training(elastic=own)
-    example = task.example(0, 0)
-    with torch.no_grad():
-        apart = (model(example.batch, at(d=8)) - model(example.batch)).square().sum() / example.count
-    line = fit(model, task, steps=1, elastic=own, watch=lambda at: None).history[0]
-    assert math.isclose(line["elastic"], float(apart), rel_tol=1e-9)
-    assert own.over(model).drew({"d": 8})
-
-
-@pytest.mark.spec("T11")
-def test_the_usual_law_and_imitation_can_be_named() -> None:
-    named = Elastic(law=SmallerSizes(d=(8, 16), draws=1), imitation=AnswerImitation(0.5))
-    short = Elastic(d=(8, 16), draws=1, distil=0.5)
-    assert named.teaching == short.teaching
-    model = elastic(gpt())
-    assert named.over(model) == short.over(model)
-    written = {"kind": "Elastic", "d": [8, 16], "draws": 1, "distil": 0.5}  # by a version that knew no other law
-    assert from_plain(written) == short
-    with refused(ConfigError, "takes the place of d", "law=SmallerSizes"):
-        Elastic(law=SmallerSizes(), d=(8,))
-    with refused(ConfigError, "law takes a SizeLaw or None, got 3", "law="):
-        Elastic(law=3)
-    with refused(ConfigError, "takes the place of distil", "AnswerImitation"):
-        Elastic(imitation=AnswerImitation(), distil=0.0)
-
-
-@pytest.mark.spec("T11")
-def test_sizes_of_an_encoder_decoder_are_those_of_its_decoder() -> None:
-    model = zoo.t5(11, d=16, heads=4, depth=4, m=16, e=4)
-    assert Elastic().over(model).full == {"d": 16, "h": 4, "z": 4}
-    searching = gpt()
-    searching.native = searching.native.replace(z=Adaptive())
-    with refused(ConfigError, "sizes are numbers of steps", "at(z=6)"):
-        Elastic().over(searching)

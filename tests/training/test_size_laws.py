@@ -1,0 +1,159 @@
+"""Which sizes learn at a step, and what: the usual law with joined steps, and laws and imitations of one's own."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from continua.axes import at
+from continua.config import from_plain, register, to_plain
+from continua.errors import ConfigError
+from continua.flow import Adaptive, Fixed
+from continua.models import Transformer, zoo
+from continua.models.elastic import elastic
+from continua.optim import Muon
+from continua.recipes import build
+from continua.tasks.task import generator_for
+from continua.training import AnswerImitation, Elastic, Growth, SmallerSizes, Stage, Training, fit
+from continua.training.elastic import Lesson
+from continua.training.sizes import never_joined
+from tests.refusals import refused
+from tests.runs import tiny_task, tiny_text
+
+pytestmark = pytest.mark.spec("T11")
+
+
+def gpt(depth: int = 4) -> Transformer:
+    torch.manual_seed(0)
+    return zoo.gpt2(vocab=20, d=16, heads=4, depth=depth, context=16).double()
+
+
+def drawn(law: Elastic, model: Any, steps: int = 400) -> list[Any]:
+    plan = law.over(model)
+    return [lesson for step in range(steps) for lesson in plan.draw(0.9, generator_for("size", 0, step))]
+
+
+# --- joined steps -----------------------------------------------------------------------------------------------------
+
+
+def test_steps_are_joined_in_every_way_but_one() -> None:
+    model = elastic(gpt())
+    lessons = drawn(Elastic(joined=1.0, deep=0.0, draws=1), model)
+    lengths = Counter(lesson.at.z.lengths for lesson in lessons)
+    assert set(lengths) == {(2, 1, 1), (1, 1, 2), (2, 2), (1, 3), (3, 1), (4,)}, "all of them but 1 + 2 + 1"
+    assert never_joined(4) == (1, 2, 1)
+    assert lengths[2, 2] == max(lengths.values()), "half of the steps is what is asked for most"
+    ids = torch.zeros(1, 5, dtype=torch.long)
+    for each in lengths:
+        wish = at(z=Fixed(len(each), lengths=each))
+        assert model(ids, wish).shape == (1, 5, 20)
+    assert torch.equal(model(ids, at(z=Fixed(3, lengths=(1, 1, 2)))), model(ids, at(z=3)))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_few_steps_can_be_joined_too(depth: int) -> None:
+    lessons = drawn(Elastic(joined=1.0, deep=0.0, draws=1), elastic(gpt(depth)), steps=20)
+    assert len(lessons) == 20
+    lengths = {lesson.at.z.lengths for lesson in lessons if isinstance(lesson.at.z, Fixed)}
+    assert lengths == ({(2, 1), (3,)} if depth == 3 else set())
+
+
+def test_chances_of_finer_and_joined_steps_add_up() -> None:
+    lessons = drawn(Elastic(joined=0.3, deep=0.2, draws=1), elastic(gpt()), steps=2000)
+    joined = sum(isinstance(lesson.at.z, Fixed) for lesson in lessons) / len(lessons)
+    finer = sum(lesson.at.z == 8 for lesson in lessons) / len(lessons)
+    assert abs(joined - 0.3) < 0.05
+    assert abs(finer - 0.2) < 0.05
+
+
+def test_a_run_knows_which_joinings_it_drew() -> None:
+    plan = Elastic(joined=0.5).over(elastic(gpt()))
+    assert all(plan.drew({"d": 16, "h": 4, "z": z}) for z in (1, 2, 3, 4, 8))
+    assert not plan.drew({"d": 16, "h": 4, "z": 5})
+    assert not Elastic(joined=0.0).over(elastic(gpt())).drew({"d": 16, "h": 4, "z": 3})
+
+
+# --- the recipe -------------------------------------------------------------------------------------------------------
+
+
+def test_the_recipe_grows_and_trains_its_kernels_by_muon(tmp_path) -> None:
+    (tmp_path / "text.txt").write_text(tiny_text(), encoding="utf-8")
+    small = {"text": str(tmp_path / "text.txt"), "d": 16, "heads": 2, "depth": 2, "context": 16}
+    usual = build("elastic", small)
+    assert usual.optimiser.kernel == Muon(0.02)
+    assert build("elastic", {**small, "matrix_lr": 0.0}).optimiser == replace(usual.optimiser, kernel=None)
+    stages = (Stage((at(d=8, h=1, z=1),), 0.17), Stage((at(d=8),), 0.33))
+    assert usual.training.grow == Growth(stages)
+    assert build("elastic", {**small, "coarse": 0.0}).training.grow == Growth(stages[1:])
+    assert build("elastic", {**small, "coarse": 0.0, "narrow": 0.0}).training.grow is None
+
+
+# --- laws and imitations of one's own ---------------------------------------------------------------------------------
+
+
+@register
+@dataclass(frozen=True)
+class OneSize:
+    """Always the same lesson."""
+
+    d: int = 8
+
+    def over(self, model):
+        return self
+
+    def draw(self, progress, generator):
+        return [Lesson(at(d=self.d), 0, 1)]
+
+    def drew(self, sizes):
+        return sizes["d"] == self.d
+
+
+@register
+@dataclass(frozen=True)
+class Twice:
+    """Twice the distance of the answers."""
+
+    def loss(self, study):
+        return 2 * (study.answer() - study.teacher).square().sum()
+
+
+def test_a_law_and_an_imitation_of_ones_own_take_the_place_of_the_usual_ones() -> None:
+    task = tiny_task()
+    torch.manual_seed(0)
+    model = elastic(zoo.gpt2(vocab=task.tokens.size, d=16, heads=4, depth=2, context=task.context).double())
+    own = Elastic(law=OneSize(), imitation=Twice(), weight=0.5)
+    assert from_plain(to_plain(Training(elastic=own))) == Training(elastic=own)
+    example = task.example(0, 0)
+    with torch.no_grad():
+        apart = (model(example.batch, at(d=8)) - model(example.batch)).square().sum() / example.count
+    line = fit(model, task, steps=1, elastic=own, watch=lambda at: None).history[0]
+    assert math.isclose(line["elastic"], float(apart), rel_tol=1e-9)
+    assert own.over(model).drew({"d": 8})
+
+
+def test_the_usual_law_and_imitation_can_be_named() -> None:
+    named = Elastic(law=SmallerSizes(d=(8, 16), draws=1), imitation=AnswerImitation(0.5))
+    short = Elastic(d=(8, 16), draws=1, distil=0.5)
+    assert named.teaching == short.teaching
+    model = elastic(gpt())
+    assert named.over(model) == short.over(model)
+    written = {"kind": "Elastic", "d": [8, 16], "draws": 1, "distil": 0.5}  # by a version that knew no other law
+    assert from_plain(written) == short
+    with refused(ConfigError, "takes the place of d", "law=SmallerSizes"):
+        Elastic(law=SmallerSizes(), d=(8,))
+    with refused(ConfigError, "law takes a SizeLaw or None, got 3", "law="):
+        Elastic(law=3)
+    with refused(ConfigError, "takes the place of distil", "AnswerImitation"):
+        Elastic(imitation=AnswerImitation(), distil=0.0)
+
+
+def test_sizes_of_an_encoder_decoder_are_those_of_its_decoder() -> None:
+    model = zoo.t5(11, d=16, heads=4, depth=4, m=16, e=4)
+    assert Elastic().over(model).full == {"d": 16, "h": 4, "z": 4}
+    searching = gpt()
+    searching.native = searching.native.replace(z=Adaptive())
+    with refused(ConfigError, "sizes are numbers of steps", "at(z=6)"):
+        Elastic().over(searching)
