@@ -27,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 from common import RESULTS, Row, environment, interleaved, write
-from elastic import FINER, LR, SIZES, WINDOWS, TextSettings, model_of, task_of
+from elastic import FINER, LR, SIZES, USUAL, WINDOWS, model_of, task_of
 from torch.nn.functional import normalize
 
 from continua.axes import Interval, LeftEnd, Nested, at
@@ -126,7 +126,7 @@ class Trial:
     law: Elastic | None = Elastic()  # noqa: RUF009  (frozen)
     model: str = "elastic"
     penalties: Any = None
-    optimiser: ByRole = field(default_factory=lambda: ByRole(AdamW(LR, decay=TextSettings.decay)))
+    optimiser: ByRole = field(default_factory=lambda: ByRole(AdamW(LR, decay=USUAL.decay)))
     sorted: bool = False
 
 

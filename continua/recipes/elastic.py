@@ -32,9 +32,9 @@ class ElasticSettings(TextSettings):
     draws: Count = 1
     parts: Count = Elastic.parts
     start: Share = 0.0
-    share: Share = Elastic.weight
-    deep: Share = Elastic.deep
-    joined: Share = 0.35
+    share: Share = 1.0
+    deep: Share = 0.3
+    joined: Share = 0.45
 
 
 @shipped
