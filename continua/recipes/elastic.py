@@ -20,19 +20,19 @@ class ElasticSettings(TextSettings):
     """The settings of ``text``, how the model grows, and how other sizes are drawn and taught.
 
     ``matrix_lr`` is the learning rate of Muon, which trains the kernels; 0 leaves them to AdamW. ``coarse`` and
-    ``narrow`` are shares of all steps: until the first half of everything is trained, until the second half of the
-    width, then the native size with lessons for others; 0 and 0 do not grow. ``draws``, ``parts``, ``start``, ``deep``,
-    ``joined`` and ``share`` (there ``weight``) are those of ``training.Elastic``.
+    ``half`` are shares of all steps: until the first half of everything is trained, until the second half of the
+    width or half of the depth in turn, then the native size with lessons for others; 0 and 0 do not grow. ``draws``,
+    ``parts``, ``start``, ``deep``, ``joined`` and ``share`` (there ``weight``) are those of ``training.Elastic``.
     """
 
     lr: NonNegative = 4e-3
     matrix_lr: NonNegative = 0.02
-    coarse: PartialShare = 0.17
-    narrow: PartialShare = 0.33
+    coarse: PartialShare = 0.2
+    half: PartialShare = 1 / 3
     draws: Count = 1
     parts: Count = Elastic.parts
     start: Share = 0.0
-    share: Share = 1.0
+    share: Share = 0.8
     deep: Share = 0.3
     joined: Share = 0.45
 
@@ -44,7 +44,7 @@ def elastic(settings: ElasticSettings) -> Bundle:
     bundle = text(TextSettings(**{**own, "discrete": True}))
     initialise(bundle.model, GPT2Init(), torch.Generator().manual_seed(settings.weights))
     model = made_elastic(bundle.model)
-    grow = growth(model.native, settings.coarse, settings.narrow)
+    grow = growth(model.native, settings.coarse, settings.half)
     training = replace(bundle.training, steps=1200, elastic=lessons(settings), grow=grow)
     return replace(bundle, model=model, optimiser=optimiser(settings), training=training)
 
@@ -67,9 +67,10 @@ def lessons(settings: ElasticSettings) -> Elastic:
     )
 
 
-def growth(native: Discretisation, coarse: float, narrow: float) -> Growth | None:
-    """Half of everything, then half of the width, then the native size."""
+def growth(native: Discretisation, coarse: float, half: float) -> Growth | None:
+    """Half of everything, then half of the width and half of the depth in turn, then the native size."""
     d, h = (max(1, rule.n // 2) for rule in (native.d, native.h))  # type: ignore[union-attr]
-    sizes = ((coarse, at(d=d, h=h, z=max(1, native.z.steps // 2))), (narrow, at(d=d)))
-    stages = tuple(Stage((size,), until) for until, size in sizes if until > 0)
+    z = max(1, native.z.steps // 2)
+    plan = ((coarse, (at(d=d, h=h, z=z),)), (half, (at(d=d), at(d=d), at(z=z))))
+    stages = tuple(Stage(sizes, until) for until, sizes in plan if until > 0)
     return Growth(stages) if stages else None
