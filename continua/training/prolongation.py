@@ -19,8 +19,6 @@ from continua.settings import NonNegative
 from continua.tasks import generator_for
 from continua.typing import Letter, Tensor
 
-Read = dict[Letter, tuple[int, ...]]  # of each letter, the stored nodes that are read
-
 
 @runtime_checkable
 class Prolongation(Protocol):
@@ -78,13 +76,13 @@ class Copied:
     ) -> None:
         """Fold, then copy letter by letter."""
         refuse_shards(model)
-        before, after = (model.structure(sizes[-1]) for sizes in (coarse, fine))
+        before, after = ([model.structure(size) for size in sizes] for sizes in (coarse, fine))
         for module in model.modules():
             own = getattr(module, "calibration", None)
             if isinstance(own, Calibration):
-                _fold(module, own, before, after, self.letters)
+                _fold(module, own, before[-1], after[-1], self.letters)
         declared = roles(model)
-        generator = generator_for("prolongation", seed, after.grids.d.count)
+        generator = generator_for("prolongation", seed, after[-1].grids.d.count)
         for prefix, field in model.named_modules():
             if isinstance(field, Expansion):
                 name = f"{prefix}.coefficients"
@@ -118,15 +116,16 @@ def _move_apart(
     tensor.index_add_(place, source, apart)
 
 
-def _new(field: Expansion, letter: Letter, before: Structure, after: Structure) -> tuple[Tensor, Tensor] | None:
+def _new(
+    field: Expansion, letter: Letter, before: Sequence[Structure], after: Sequence[Structure]
+) -> tuple[Tensor, Tensor] | None:
     """The stored nodes along a letter that are new, and the coarse one before each; None: there is none."""
-    known, read = (nodes_read(field, letter, structure) for structure in (before, after))
-    if known is None or read is None:
+    known = _all_read(field, letter, before)
+    read = _all_read(field, letter, after)
+    if known is None or read is None or read <= known:
         return None
-    new = [node for node in read if node not in known]
-    if not new:
-        return None
-    source = [max((one for one in known if one <= node), default=known[0]) for node in new]
+    new = sorted(read - known)
+    source = [max((one for one in known if one <= node), default=min(known)) for node in new]
     device = field.coefficients.device
     return torch.tensor(new, device=device), torch.tensor(source, device=device)
 
@@ -198,30 +197,31 @@ def blocks_of(model: Any, sizes: Sequence[Discretisation]) -> Blocks:
 
 
 def _slice(field: Expansion, letter: Letter, structures: Sequence[Structure]) -> slice:
-    reads = [nodes_read(field, letter, structure) for structure in structures]
-    if any(read is None for read in reads):
+    read = _all_read(field, letter, structures)
+    if read is None:
         return slice(None)
-    nodes = sorted(set(itertools.chain.from_iterable(read for read in reads if read is not None)))
+    nodes = sorted(read)
     steps = {b - a for a, b in itertools.pairwise([*nodes, field.bases[letter].size])}
     return slice(None, None, steps.pop()) if len(steps) == 1 and nodes[0] == 0 else slice(None)
 
 
 def refuse_unnested(flow: Any, coarse: Sequence[Discretisation], fine: Sequence[Discretisation]) -> None:
     """Nodes of a stage must be nodes of the next: what was trained would be lost otherwise."""
+    coarse_read, fine_read = ([flow.structure(size) for size in sizes] for sizes in (coarse, fine))
     for field in flow.modules():
         if not isinstance(field, Expansion):
             continue
         for letter in field.letters:
-            before = _all_read(field, letter, flow, coarse)
-            after = _all_read(field, letter, flow, fine)
+            before, after = (_all_read(field, letter, stage) for stage in (coarse_read, fine_read))
             if before is not None and after is not None and not before <= after:
                 remedy = "Grow an elastic model, ct.models.elastic(model), by sizes whose nodes nest, such as halves."
                 got = f"{len(before - after)} of {len(before)} nodes along {letter} lost"
                 raise ConfigError("a stage keeps the nodes of the one before", got=got, remedy=remedy)
 
 
-def _all_read(field: Expansion, letter: Letter, flow: Any, sizes: Sequence[Discretisation]) -> set[int] | None:
-    reads = [nodes_read(field, letter, flow.structure(size)) for size in sizes]
+def _all_read(field: Expansion, letter: Letter, structures: Sequence[Structure]) -> set[int] | None:
+    """The stored nodes that some sizes read together."""
+    reads = [nodes_read(field, letter, structure) for structure in structures]
     found = [set(read) for read in reads if read is not None]
     return set().union(*found) if len(found) == len(reads) else None
 
