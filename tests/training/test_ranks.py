@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from continua.optim import AdamW, ByRole
-from continua.training import KineticEnergy, Progress, Run, fit
+from continua.axes import at
+from continua.models import zoo
+from continua.models.elastic import elastic
+from continua.optim import AdamW, ByRole, Muon
+from continua.training import Copied, Elastic, Growth, KineticEnergy, Progress, Run, Stage, fit
 from continua.training.distributed import World, joined
 from tests.runs import silent, states, steps_of, tiny_model, tiny_task, tiny_text
 
@@ -46,6 +49,24 @@ def trained(run: Any, precision: str, sharded: bool = False, watch: Any = None) 
     )
 
 
+def grown(run: Path) -> Any:
+    """A model that grows twice, its new nodes copies, with lessons for other sizes."""
+    torch.manual_seed(0)
+    model = elastic(zoo.gpt2(vocab=tiny_task().tokens.size, d=16, heads=2, depth=2, context=8)).double()
+    stages = (Stage((at(d=8, h=1, z=1),), 0.3), Stage((at(d=8),), 0.6))
+    return fit(
+        model,
+        tiny_task(batch=4),
+        run=run,
+        optimiser=ByRole(AdamW(2e-3), kernel=Muon(0.01)),
+        watch=silent,
+        steps=10,
+        grow=Growth(stages, Copied()),
+        elastic=Elastic(start=0.0, draws=1),
+        evaluate_every=10,
+    )
+
+
 def stop(at: Progress) -> None:
     """Somebody presses Ctrl-C on one of the processes."""
     if at.step == FEW // 2:
@@ -61,6 +82,7 @@ def work(folder: Path) -> None:
                 trained(folder / f"{kind}-{precision}", precision, sharded)
             assert trained(folder / f"{kind}-begun-few", "float64", sharded, stop).ended == "interrupted"
             assert trained(folder / f"{kind}-ended-few", "float64", sharded).ended == "done"
+        grown(folder / "copied-grown")
 
 
 def torchrun(*words: str) -> subprocess.Popen[str]:
@@ -76,6 +98,7 @@ def done(tmp_path_factory) -> Path:
     for precision in CLOSE:
         trained(folder / f"one-{precision}", precision)
     trained(folder / "one-few", "float64")
+    grown(folder / "one-grown")
     for kind in KINDS:
         assert trained(folder / f"{kind}-ended-few", "float64", watch=stop).ended == "interrupted"
     job = torchrun("-m", "tests.training.test_ranks", str(folder))
@@ -114,6 +137,14 @@ def test_a_checkpoint_of_two_processes_goes_on_with_one_and_back(done, kind, whi
         assert found[name].shape == value.shape
         if not name.endswith("bk.coefficients"):  # no loss depends on these: their gradient is round-off
             assert (found[name] - value).abs().max() < 1e-6, name
+
+
+@pytest.mark.spec("B8", "B1", "T11")
+def test_two_processes_grow_as_one_does(done) -> None:
+    run, one = done / "copied-grown", done / "one-grown"
+    for name in ("loss", "elastic"):
+        assert (curve(run, name) - curve(one, name)).abs().max() < CLOSE["float64"], name
+    assert len(curve(one, "elastic")) == 4, "lessons when it has grown"
 
 
 def test_what_two_processes_wrote_is_what_one_would_have_written(done) -> None:
