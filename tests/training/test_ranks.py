@@ -56,7 +56,7 @@ def grown(run: Path) -> Any:
     stages = (Stage((at(d=8, h=1, z=1),), 0.3), Stage((at(d=8),), 0.6))
     return fit(
         model,
-        tiny_task(batch=4),
+        tiny_task(batch=8),  # lessons on a quarter of it are whole samples of either process
         run=run,
         optimiser=ByRole(AdamW(2e-3), kernel=Muon(0.01)),
         watch=silent,
