@@ -92,7 +92,11 @@ BY_HAND: tuple[dict[str, Any], ...] = (
 # kinds of later versions: an older library is not asked for them
 LATER: tuple[dict[str, Any], ...] = (
     {"kind": "AnswerImitation", "distil": 1.0},
-    {"kind": "SmallerSizes", "d": [4, 8], "draws": 2, "parts": 2, "start": 0.4, "deep": 0.3},
+    {"kind": "AsMade"},
+    {"kind": "Copied", "letters": "dz", "noise": 0.3},
+    {"kind": "Growth", "stages": [{"kind": "Stage", "sizes": [SIZE], "until": 0.4}]},
+    {"kind": "SmallerSizes", "d": [4, 8], "draws": 2, "parts": 2, "start": 0.4, "deep": 0.3, "joined": 0.2},
+    {"kind": "Stage", "sizes": [SIZE], "until": 0.4},
     {"kind": "Uniform"},
 )
 
