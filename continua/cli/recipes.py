@@ -16,7 +16,7 @@ from rich.table import Table
 
 from continua.memory import available, readable
 from continua.recipes import Bundle, build
-from continua.recipes.listing import TIMES, recipes, settings_listed, summary
+from continua.recipes.listing import recipes, settings_listed, summary, time_of
 from continua.recipes.recipe import find, keys, valued_changes
 from continua.settings.text import Setting
 from continua.training import train
@@ -38,8 +38,8 @@ def run(name: str) -> None:
         return
     own, training = settings_listed(name)
     console.print(f"{name}: {summary(name)}", markup=False)
-    if name in TIMES:
-        console.print(f"Time: {TIMES[name]}.", markup=False)
+    if time_of(name):
+        console.print(f"Time: {time_of(name)}.", markup=False)
     console.print(_table("set by --set key=value", own))
     console.print(_table("of the training", training))
 

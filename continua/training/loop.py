@@ -176,6 +176,8 @@ class Loop:
         self.bad = 0
         self.between = True
         line = {"step": self.at.step, **terms, "norm": norm, "factor": factor, "seconds": time.perf_counter() - started}
+        if self.growing is not None:
+            line["stage"] = self.growing.stage
         self._after(line, loss)
         return asked
 

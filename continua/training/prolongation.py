@@ -11,7 +11,7 @@ from torch import nn
 from continua.axes import ALIASES, Depths, Discretisation
 from continua.config import register
 from continua.errors import ConfigError
-from continua.fields import Expansion, Nodal, Use, roles
+from continua.fields import Expansion, Nodal, Role, Use, roles
 from continua.models.structure import Structure
 from continua.operators.calibration import Calibration
 from continua.optim import Blocks, Optimisers
@@ -85,35 +85,31 @@ class Copied:
         generator = generator_for("prolongation", seed, after[-1].grids.d.count)
         for prefix, field in model.named_modules():
             if isinstance(field, Expansion):
-                name = f"{prefix}.coefficients"
-                role = declared[name]
-                copies = (field.coefficients, *optimisers.beside(field.coefficients))
-                for place, letter in enumerate(field.letters):
-                    if ALIASES.get(letter, letter) not in self.letters:
-                        continue
+                role = declared[f"{prefix}.coefficients"]
+                for letter in field.letters:
                     pairs = _new(field, letter, before, after)
-                    if pairs is None:
-                        continue
-                    for tensor in copies:
-                        _copy(tensor, place, *pairs)
-                    if role.use is Use.KERNEL and letter in role.inputs and letter != "z":
-                        _move_apart(field.coefficients, place, *pairs, self.noise, generator)
+                    if pairs is not None and ALIASES.get(letter, letter) in self.letters:
+                        self._along(field, letter, role, pairs, optimisers, generator)
 
-
-def _copy(tensor: Tensor, place: int, new: Tensor, source: Tensor) -> None:
-    tensor.index_copy_(place, new, tensor.index_select(place, source))
-
-
-def _move_apart(
-    tensor: Tensor, place: int, new: Tensor, source: Tensor, noise: float, generator: torch.Generator
-) -> None:
-    """One copy of each to one side; a coarse node of several copies moves for the first."""
-    if noise == 0:
-        return
-    values = tensor.index_select(place, new)
-    apart = torch.randn(values.shape, generator=generator).to(values) * (noise * values.std())
-    tensor.index_add_(place, new, -apart)
-    tensor.index_add_(place, source, apart)
+    def _along(
+        self,
+        field: Expansion,
+        letter: Letter,
+        role: Role,
+        pairs: tuple[Tensor, Tensor],
+        optimisers: Optimisers,
+        generator: torch.Generator,
+    ) -> None:
+        """Copy one weight along one letter, with what is remembered of it."""
+        new, source = pairs
+        place = field.letters.index(letter)
+        for tensor in (field.coefficients, *optimisers.beside(field.coefficients)):
+            tensor.index_copy_(place, new, tensor.index_select(place, source))
+        if self.noise and role.use is Use.KERNEL and letter in role.inputs:
+            values = field.coefficients.index_select(place, new)
+            apart = torch.randn(values.shape, generator=generator).to(values) * (self.noise * values.std())
+            field.coefficients.index_add_(place, new, -apart)
+            field.coefficients.index_add_(place, source, apart)
 
 
 def _new(

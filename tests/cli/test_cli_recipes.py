@@ -1,5 +1,6 @@
 """``continua recipes``, ``fit RECIPE --help``, ``--config`` and ``--dry-run``."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ from typer.testing import CliRunner
 
 from continua.cli import app
 from continua.recipes import SHIPPED
+from continua.recipes.listing import MINUTES, time_of
 from continua.training import Run
 
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 SMALL = ["d=8", "heads=2", "depth=2", "context=8", "batch=2", "steps=3"]
 
 
@@ -30,6 +33,16 @@ def test_recipes_are_listed_with_their_times() -> None:
     shown = said("recipes")
     assert all(name in shown for name in SHIPPED)
     assert "minutes" in shown
+
+
+@pytest.mark.finding("N6")
+def test_times_are_those_that_were_measured() -> None:
+    rows = json.loads((RESULTS / "recipes.json").read_text(encoding="utf-8"))["rows"]
+    measured = {row["name"]: row["value"] for row in rows}
+    assert set(measured) == set(SHIPPED) == set(MINUTES)
+    far = {name: (MINUTES[name], value) for name, value in measured.items() if not 0.6 < MINUTES[name] / value < 1.6}
+    assert not far, "what is said, and what benchmarks/recipes.py found"
+    assert (time_of("digits"), time_of("mine.py:one")) == (f"about {60 * MINUTES['digits']:.0f} seconds", "")
 
 
 @pytest.mark.finding("N6")

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from continua.axes import at
 from continua.cli import app
+from continua.cli.demo import marks
 from continua.cli.pareto import hint
 from continua.errors import ConfigError
 from continua.flow import Fixed
@@ -189,6 +190,12 @@ def test_a_size_can_be_asked_for_by_budget(run) -> None:
         failed = said("generate", run, "--at", wish)
         assert failed.exit_code != 0
         assert problem in str(failed.exception), failed.output
+
+
+def test_the_curve_of_the_demo_marks_what_begins() -> None:
+    lines = [{"step": 1, "stage": 0}, {"step": 2, "stage": 1}, {"step": 3, "stage": 2, "elastic": 0.1}, {"step": 4}]
+    assert marks(lines[:3]) == {2: "finer", 3: "other sizes join"}
+    assert marks([{"step": 1}, {"step": 2}]) == {}
 
 
 @pytest.mark.spec("B1", "T11")
