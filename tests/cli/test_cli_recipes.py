@@ -39,7 +39,7 @@ def test_recipes_are_listed_with_their_times() -> None:
 def test_times_are_those_that_were_measured() -> None:
     rows = json.loads((RESULTS / "recipes.json").read_text(encoding="utf-8"))["rows"]
     measured = {row["name"]: row["value"] for row in rows}
-    assert set(measured) == set(SHIPPED) == set(MINUTES)
+    assert set(measured) == set(MINUTES) <= set(SHIPPED)
     far = {name: (MINUTES[name], value) for name, value in measured.items() if not 0.6 < MINUTES[name] / value < 1.6}
     assert not far, "what is said, and what benchmarks/recipes.py found"
     assert (time_of("digits"), time_of("mine.py:one")) == (f"about {60 * MINUTES['digits']:.0f} seconds", "")
