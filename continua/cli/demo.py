@@ -109,6 +109,7 @@ def loss_curve(history: Sequence[dict[str, Any]], path: Path) -> Path:
 
 def marks(lines: Sequence[dict[str, Any]]) -> dict[int, str]:
     """What begins at which step: a finer grid, lessons for other sizes."""
-    found = {after["step"]: "finer" for before, after in pairwise(lines) if after.get("stage") != before.get("stage")}
+    switched = [after["step"] for before, after in pairwise(lines) if after.get("stage") != before.get("stage")]
+    found = dict.fromkeys(switched, "finer grid")
     first = next((line["step"] for line in lines if "elastic" in line), None)
     return found if first is None else {**found, first: "other sizes join"}

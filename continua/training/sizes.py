@@ -59,8 +59,9 @@ class SmallerSizes:
     32nds (some are left out). Unless they are given too, ``e`` stays and ``m`` follows d as ``at`` has it; ``t`` are
     numbers of tokens, for shorter contexts. A size is one axis made smaller, all of them as small as they get, or each
     at random, in equal shares; with the chance ``deep`` it is twice the native steps instead, on half of a block, and
-    with the chance ``joined`` neighbouring steps are joined: all in pairs, or each by a coin. The second joined
-    with the third alone (``never_joined``) is never drawn, so that it tells of joinings never seen.
+    with the chance ``joined`` neighbouring steps are joined, all in pairs or each by a coin, now and then of a size
+    that is smaller besides. The second joined with the third alone (``never_joined``) is never drawn, so that it tells
+    of joinings never seen.
     """
 
     d: tuple[int, ...] | None = None
@@ -131,7 +132,8 @@ class Sizes:
                 sizes = {**self.full, "z": 2 * self.full["z"]}
                 parts = 2 * law.parts
             elif chance < law.deep + law.joined and self.full["z"] > 2:
-                sizes = {**self.full, "z": self._joining(pick)}
+                others = self._smaller(pick) if pick(5) < 2 else self.full
+                sizes = {**others, "z": self._joining(pick)}
             else:
                 sizes = self._smaller(pick)
             tokens = law.t[pick(len(law.t))] if law.t else None
@@ -169,9 +171,10 @@ class Sizes:
         """Whether training may have drawn a size."""
         if all(sizes.get(k, n) == (n if k != "z" else 2 * n) for k, n in self.full.items()) and self.law.deep > 0:
             return True
-        if self.law.joined > 0 and all(sizes.get(k, n) == n for k, n in self.full.items() if k != "z"):
-            return sizes["z"] <= self.full["z"]
-        return all(sizes.get(k, n) in {*self.choices[k], n} for k, n in self.full.items())
+        known = {k: {*self.choices[k], n} for k, n in self.full.items()}
+        if self.law.joined > 0:
+            known["z"] |= set(range(1, self.full["z"]))
+        return all(sizes.get(k, n) in known[k] for k, n in self.full.items())
 
 
 def never_joined(steps: int) -> tuple[int, ...]:

@@ -194,7 +194,7 @@ def test_a_size_can_be_asked_for_by_budget(run) -> None:
 
 def test_the_curve_of_the_demo_marks_what_begins() -> None:
     lines = [{"step": 1, "stage": 0}, {"step": 2, "stage": 1}, {"step": 3, "stage": 2, "elastic": 0.1}, {"step": 4}]
-    assert marks(lines[:3]) == {2: "finer", 3: "other sizes join"}
+    assert marks(lines[:3]) == {2: "finer grid", 3: "other sizes join"}
     assert marks([{"step": 1}, {"step": 2}]) == {}
 
 
