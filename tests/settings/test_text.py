@@ -8,7 +8,7 @@ import pytest
 from continua.errors import ConfigError, ContinuaError
 from continua.flow import RK4, Checkpoint, Fixed, Strang
 from continua.recipes import SHIPPED, TextSettings, build
-from continua.recipes.listing import TIMES, from_file, recipes, settings_listed
+from continua.recipes.listing import MINUTES, from_file, recipes, settings_listed
 from continua.recipes.recipe import valued_changes
 from continua.settings.text import Typed, about, built, pairs, read
 from continua.training import Training
@@ -101,7 +101,7 @@ def test_every_setting_of_every_recipe_is_listed_with_what_it_does() -> None:
             assert setting.takes, (name, setting.name)
             assert setting.default, (name, setting.name)
             assert setting.about, (name, setting.name)
-    assert {name for name, _, _ in recipes()} == set(SHIPPED) >= set(TIMES)
+    assert {name for name, _, _ in recipes()} == set(SHIPPED) >= set(MINUTES)
 
 
 def test_the_sentence_that_names_a_setting() -> None:
