@@ -47,6 +47,16 @@ def tiny_model(dropout: float = 0.0, solver: Any = None, steps: int = 2, double:
     return model.double() if double else model
 
 
+def calibrated(model: Any) -> Any:
+    """An elastic model whose calibration says something."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".calibration." in name:
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+    return model
+
+
 def silent(at: Any) -> None:
     """Watches nothing."""
 

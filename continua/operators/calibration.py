@@ -3,12 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
 from continua import constants
 from continua.axes import Grids, mass_of
-from continua.fields import Parametrisation, Role, Use
+from continua.fields import Expansion, Parametrisation, Role, Use
 from continua.fields.role import VECTOR
 from continua.operators.weights import Weight
 from continua.typing import Letter, Tensor
@@ -87,6 +88,36 @@ class Calibration(nn.Module):
                 if logs:
                     rest[weight] = _applied(rest[weight], target.role, letter, sum(logs[1:], logs[0]), grids)
         return rest
+
+    def absorb(self, weights: Mapping[str, Expansion], k: Letter, before: float, after: float) -> None:
+        """Let the weights at a size be what they were at a coarser one with its calibration along k.
+
+        ``before`` and ``after`` are s_k of both. Where the finer size is the native one, nothing is left to calibrate.
+        """
+        for name, target in self.targets.items():
+            field = weights[name]
+            for letter in target.letters:
+                gain: Any = self.fields[_name(name, letter, k)]
+                log = _aligned((before - after) * gain.coefficients, gain.letters, field.letters)
+                if target.role.use is Use.SHIFT:
+                    field.coefficients.add_(log)
+                else:
+                    field.coefficients.mul_(log.exp())
+                if after == 0.0:
+                    gain.coefficients.zero_()
+
+
+@runtime_checkable
+class Calibrated(Protocol):
+    """An operator that may have a calibration of its weights, which are its attributes by the names of the targets."""
+
+    calibration: Calibration | None
+
+
+def _aligned(values: Tensor, own: tuple[Letter, ...], letters: tuple[Letter, ...]) -> Tensor:
+    """Values over some letters, to be added to those over all ``letters``."""
+    sizes = dict(zip(own, values.shape, strict=True))
+    return values.reshape([sizes.get(letter, 1) for letter in letters])
 
 
 def _name(target: str, letter: Letter, k: Letter) -> str:

@@ -153,12 +153,12 @@ class PerParameter(torch.optim.Optimizer):
         raise NotImplementedError
 
 
-def refuse_shards(parameter: nn.Parameter, who: str) -> None:
+def refuse_shards(parameter: nn.Parameter, who: str, instead: str = "use AdamW for this role") -> None:
     """A matrix that lies on several processes has no norm, rank or inverse on any of them."""
     if not (dist.is_available() and dist.is_initialized()):
         return
     from torch.distributed.tensor import DTensor  # takes a second to import, and only processes have shards
 
     if isinstance(parameter, DTensor):
-        remedy = "Train with sharded=False (DDP), or use AdamW for this role."
+        remedy = f"Train with sharded=False (DDP), or {instead}."
         raise ConfigError(f"{who} needs whole parameters", got="sharded ones (FSDP)", remedy=remedy)

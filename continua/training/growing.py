@@ -9,7 +9,7 @@ from continua.config import to_plain
 from continua.errors import RunError
 from continua.optim import Optimisers
 from continua.training.growth import GrowthPlan
-from continua.training.prolongation import blocks_of
+from continua.training.prolongation import Switch, blocks_of
 from continua.training.settings import Training
 
 
@@ -49,7 +49,8 @@ class Growing:
         while self.stage < stage:
             coarse, fine = (self.plan.sizes[k] for k in (self.stage, self.stage + 1))
             for flow in self.model.flows:
-                self.plan.law.prolongation.prolong(flow, self.optimisers, coarse, fine, self.training.seed)
+                switch = Switch(flow, self.optimisers, coarse, fine, self.training.seed)
+                self.plan.law.prolongation.prolong(switch)
             self.stage += 1
             self._focus()
 

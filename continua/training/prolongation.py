@@ -1,38 +1,42 @@
 """What nodes start with that are new when training goes on to a finer grid."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import nn
 
-from continua.axes import ALIASES, Depths, Discretisation
+from continua.axes import ALIASES, Discretisation
 from continua.config import register
 from continua.errors import ConfigError
 from continua.fields import Expansion, Nodal, Role, Use, roles
 from continua.models.structure import Structure
-from continua.operators.calibration import Calibration
+from continua.operators.calibration import Calibrated, Calibration
 from continua.optim import Blocks, Optimisers
+from continua.optim.parameters import refuse_shards
 from continua.settings import NonNegative
 from continua.tasks import generator_for
 from continua.typing import Letter, Tensor
+
+
+@dataclass(frozen=True)
+class Switch:
+    """From the sizes of one stage to those of the next: a flow, and the optimisers of its weights."""
+
+    flow: Any
+    optimisers: Optimisers
+    coarse: Sequence[Discretisation]
+    fine: Sequence[Discretisation]
+    seed: int
 
 
 @runtime_checkable
 class Prolongation(Protocol):
     """Changes weights, and what optimisers remember of them, when a stage begins; frozen and registered."""
 
-    def prolong(
-        self,
-        model: Any,
-        optimisers: Optimisers,
-        coarse: Sequence[Discretisation],
-        fine: Sequence[Discretisation],
-        seed: int,
-    ) -> None:
-        """From the sizes of one stage to those of the next."""
+    def prolong(self, switch: Switch) -> None:
+        """Give new nodes their start."""
         ...
 
 
@@ -41,14 +45,7 @@ class Prolongation(Protocol):
 class AsMade:
     """New nodes start as the model was made: at random. Spectral and spline weights are functions, and need no more."""
 
-    def prolong(
-        self,
-        model: Any,
-        optimisers: Optimisers,
-        coarse: Sequence[Discretisation],
-        fine: Sequence[Discretisation],
-        seed: int,
-    ) -> None:
+    def prolong(self, switch: Switch) -> None:
         """Nothing to do."""
 
 
@@ -66,30 +63,31 @@ class Copied:
     noise: NonNegative = 0.3
 
     @torch.no_grad()
-    def prolong(
-        self,
-        model: Any,
-        optimisers: Optimisers,
-        coarse: Sequence[Discretisation],
-        fine: Sequence[Discretisation],
-        seed: int,
-    ) -> None:
+    def prolong(self, switch: Switch) -> None:
         """Fold, then copy letter by letter."""
-        refuse_shards(model)
-        before, after = ([model.structure(size) for size in sizes] for sizes in (coarse, fine))
-        for module in model.modules():
-            own = getattr(module, "calibration", None)
-            if isinstance(own, Calibration):
-                _fold(module, own, before[-1], after[-1], self.letters)
-        declared = roles(model)
-        generator = generator_for("prolongation", seed, after[-1].grids.d.count)
-        for prefix, field in model.named_modules():
+        flow = switch.flow
+        for parameter in flow.parameters():
+            refuse_shards(parameter, "Copied", "grow with AsMade()")
+        before, after = ([flow.structure(size) for size in sizes] for sizes in (switch.coarse, switch.fine))
+        for module in flow.modules():
+            if isinstance(module, Calibrated) and module.calibration is not None:
+                self._fold(module, module.calibration, before[-1], after[-1])
+        declared = roles(flow)
+        generator = generator_for("prolongation", switch.seed, after[-1].grids.d.count)
+        for prefix, field in flow.named_modules():
             if isinstance(field, Expansion):
                 role = declared[f"{prefix}.coefficients"]
                 for letter in field.letters:
                     pairs = _new(field, letter, before, after)
                     if pairs is not None and ALIASES.get(letter, letter) in self.letters:
-                        self._along(field, letter, role, pairs, optimisers, generator)
+                        self._along(field, letter, role, pairs, switch.optimisers, generator)
+
+    def _fold(self, module: Any, own: Calibration, before: Structure, after: Structure) -> None:
+        weights = {name: getattr(module, name) for name in own.targets}
+        for k in "dhz":
+            was, becomes = (_size(own, k, structure) for structure in (before, after))
+            if k in self.letters and was != becomes:
+                own.absorb(weights, k, was, becomes)
 
     def _along(
         self,
@@ -132,38 +130,11 @@ def nodes_read(field: Expansion, letter: Letter, structure: Structure) -> tuple[
     if letter == "n" or not isinstance(basis, Nodal):
         return None
     if letter == "z":
-        where = Depths(tuple(z for z, _ in structure.steps or ()))
-        nodes = torch.tensor(where.nodes, dtype=torch.float64)[:, None]
+        nodes = torch.tensor([z for z, _ in structure.steps or ()], dtype=torch.float64)[:, None]
     else:
         nodes = structure.grids[letter].nodes.double().cpu()
     rows = basis.rows(field.axes[letter], nodes)
     return None if rows is None else tuple(sorted(set(rows.flatten().tolist())))
-
-
-def _fold(module: nn.Module, own: Calibration, before: Structure, after: Structure, letters: str) -> None:
-    """Let the weights of the fine size be those that the coarse one had with its calibration."""
-    for name, target in own.targets.items():
-        field = getattr(module, name)
-        for letter in target.letters:
-            for k in "dhz":
-                if k not in letters:
-                    continue
-                gain = own.fields[f"{name} over {letter} by {k}"]
-                change = _size(own, k, before) - _size(own, k, after)
-                if change == 0.0:
-                    continue
-                places = [field.letters.index(one) for one in gain.letters]  # type: ignore[union-attr]
-                coefficients: Any = gain.coefficients
-                shape = [1] * field.coefficients.dim()
-                for place, size in zip(places, coefficients.shape, strict=True):
-                    shape[place] = size
-                log = (change * coefficients).reshape(shape)
-                if target.role.use is Use.SHIFT:
-                    field.coefficients.add_(log)
-                else:
-                    field.coefficients.mul_(log.exp())
-                if _size(own, k, after) == 0.0:
-                    coefficients.zero_()
 
 
 def _size(own: Calibration, k: Letter, structure: Structure) -> float:
@@ -220,11 +191,3 @@ def _all_read(field: Expansion, letter: Letter, structures: Sequence[Structure])
     reads = [nodes_read(field, letter, structure) for structure in structures]
     found = [set(read) for read in reads if read is not None]
     return set().union(*found) if len(found) == len(reads) else None
-
-
-def refuse_shards(model: nn.Module) -> None:
-    """Copies along an axis need the whole of it."""
-    shards: Mapping[str, Any] = {name: p for name, p in model.named_parameters() if type(p.data) is not Tensor}
-    if shards:
-        remedy = "Train with sharded=False (DDP), or grow with AsMade()."
-        raise ConfigError("Copied needs whole weights", got=f"{next(iter(shards))} in shards", remedy=remedy)

@@ -19,7 +19,7 @@ from continua.tasks.task import divergence, generator_for
 from continua.training import Elastic, Objective, Run, Training, Whole, fit
 from continua.training.elastic import Lesson, block
 from tests.refusals import refused
-from tests.runs import tiny_task
+from tests.runs import calibrated, tiny_task
 
 OTHERS = [{"d": 8}, {"d": 10}, {"h": 2}, {"h": 3}, {"z": 2}, {"z": 3}, {"z": 8}, {"d": 8, "h": 2, "z": 2}]
 
@@ -27,16 +27,6 @@ OTHERS = [{"d": 8}, {"d": 10}, {"h": 2}, {"h": 3}, {"z": 2}, {"z": 3}, {"z": 8},
 def gpt(depth: int = 4) -> Transformer:
     torch.manual_seed(0)
     return zoo.gpt2(vocab=20, d=16, heads=4, depth=depth, context=16).double()
-
-
-def calibrated(depth: int = 4) -> Transformer:
-    """An elastic model whose calibration says something."""
-    model, generator = elastic(gpt(depth)), torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if ".calibration." in name:
-                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
-    return model
 
 
 def ids() -> torch.Tensor:
@@ -71,7 +61,7 @@ def test_an_elastic_model_is_the_discrete_one_on_its_own_grid(make, data) -> Non
 @pytest.mark.spec("B1")
 @pytest.mark.parametrize("finer", [{"d": 32}, {"h": 8}, {"m": 128}, {"d": 32, "h": 8}])
 def test_twice_the_nodes_of_a_width_are_the_same_function(finer) -> None:
-    model = calibrated()
+    model = calibrated(elastic(gpt()))
     assert (model.at(**finer)(ids()) - model(ids())).abs().max() < 1e-12
 
 
@@ -95,7 +85,7 @@ def test_what_is_no_discrete_transformer_is_refused() -> None:
 
 @pytest.mark.spec("B1")
 def test_an_elastic_model_is_saved_and_loaded(tmp_path) -> None:
-    model = calibrated()
+    model = calibrated(elastic(gpt()))
     again = load(model.save(tmp_path))
     for wish in OTHERS:
         assert torch.equal(again.at(**wish)(ids()), model.at(**wish)(ids()))
@@ -106,7 +96,7 @@ def test_an_elastic_model_is_saved_and_loaded(tmp_path) -> None:
 
 @pytest.mark.spec("T11")
 def test_calibration_says_nothing_at_home_and_reaches_every_gain_elsewhere() -> None:
-    model = calibrated()
+    model = calibrated(elastic(gpt()))
     gains = {name: p for name, p in model.named_parameters() if ".calibration." in name}
     model(ids()).square().sum().backward()
     assert all(p.grad is None for p in gains.values())
@@ -116,7 +106,7 @@ def test_calibration_says_nothing_at_home_and_reaches_every_gain_elsewhere() -> 
 
 @pytest.mark.spec("T11")
 def test_calibration_is_the_exponential_of_sizes_times_gains() -> None:
-    model = calibrated()
+    model = calibrated(elastic(gpt()))
     norm = model.block.parts[0].norm
     structure = model.structure(at(d=8, h=2, z=2))
     assert structure.steps == tuple(Fixed(2, nested=4).walk(structure.span))
@@ -138,7 +128,7 @@ def test_calibration_is_the_exponential_of_sizes_times_gains() -> None:
 def test_every_adjoint_has_the_same_gradients_at_every_size(adjoint, wish) -> None:
     found = []
     for way in (Direct(), adjoint):
-        model = calibrated()
+        model = calibrated(elastic(gpt()))
         model.adjoint = way
         model.at(**wish)(ids()).square().sum().backward()
         found.append({name: p.grad for name, p in model.named_parameters()})
@@ -151,7 +141,7 @@ def test_every_adjoint_has_the_same_gradients_at_every_size(adjoint, wish) -> No
 
 @pytest.mark.spec("T11")
 def test_where_steps_are_searched_for_the_finest_calibration_holds() -> None:
-    model = calibrated()
+    model = calibrated(elastic(gpt()))
     structure = model.structure(at(z=Adaptive()))
     field, args = model.bind(model.prepare(ids(), structure)[1], structure, Context())
     read = field.parts[0].f.read((0.5,), args[0])
@@ -163,7 +153,7 @@ def test_where_steps_are_searched_for_the_finest_calibration_holds() -> None:
 
 @pytest.mark.spec("B1")
 def test_a_held_view_answers_alike_and_does_not_hear_of_changes() -> None:
-    model = calibrated()
+    model = calibrated(elastic(gpt()))
     for wish in [{}, *OTHERS]:
         view = model.at(**wish)
         held = view.held()
@@ -181,7 +171,7 @@ def test_a_held_view_answers_alike_and_does_not_hear_of_changes() -> None:
 @pytest.mark.spec("B1")
 @pytest.mark.parametrize("wish", OTHERS, ids=str)
 def test_a_size_writes_what_its_logits_say(wish) -> None:
-    view, prompt = calibrated().at(**wish), ids()[:, :3]
+    view, prompt = calibrated(elastic(gpt())).at(**wish), ids()[:, :3]
     written = view.generate(prompt, tokens=4)
     for n in range(3, 7):
         assert torch.equal(view(written[:, :n])[:, -1].argmax(-1), written[:, n])
@@ -189,7 +179,7 @@ def test_a_size_writes_what_its_logits_say(wish) -> None:
 
 @pytest.mark.spec("T11")
 def test_what_stands_behind_the_flow_hears_of_its_steps() -> None:
-    model = calibrated()
+    model = calibrated(elastic(gpt()))
     norm = model.readout.before[0]
     for wish, size in ((2, 1.0), (8, -1.0), (3, math.log2(4 / 3)), (Adaptive(), FINEST)):
         structure = model.structure(at(d=16, z=wish))

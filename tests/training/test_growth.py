@@ -17,8 +17,9 @@ from continua.optim import AdamW, ByRole, Muon
 from continua.tasks import Text
 from continua.training import AsMade, Copied, Elastic, Growth, Run, Stage, Training, fit
 from continua.training.growing import Growing
+from continua.training.prolongation import Switch
 from tests.refusals import refused
-from tests.runs import silent, timeless, tiny_model, tiny_task
+from tests.runs import calibrated, silent, timeless, tiny_model, tiny_task
 
 BOTH = ByRole(AdamW(1e-2), kernel=Muon(0.05))
 HALVES = Growth((Stage((at(d=8, h=2, z=2),), 0.3), Stage((at(d=8),), 0.6)))
@@ -29,16 +30,6 @@ def gpt(double: bool = True) -> Transformer:
     torch.manual_seed(0)
     made = elastic(zoo.gpt2(vocab=tiny_task().tokens.size, d=16, heads=4, depth=4, context=8))
     return made.double() if double else made
-
-
-def calibrated() -> Transformer:
-    """A model whose calibration says something."""
-    model, generator = gpt(), torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if ".calibration." in name:
-                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
-    return model
 
 
 def ids() -> torch.Tensor:
@@ -116,20 +107,20 @@ def test_a_focused_optimiser_takes_the_step_that_the_whole_one_takes(monkeypatch
 @pytest.mark.parametrize("noise", [0.0, 0.5])
 @pytest.mark.parametrize("coarse", [{"d": 8}, {"h": 2}, {"d": 8, "h": 2}, {"d": 4}, {"d": 4, "h": 1}])
 def test_copied_nodes_leave_the_answer_as_it_was(coarse: dict[str, int], noise: float) -> None:
-    model = calibrated()
+    model = calibrated(gpt())
     before = model.at(**coarse)(ids())
     sizes = ((model.settle(at(**coarse)),), (model.settle(None),))
-    Copied(noise=noise).prolong(model, BOTH.make(model), *sizes, seed=0)
+    Copied(noise=noise).prolong(Switch(model, BOTH.make(model), *sizes, seed=0))
     assert (model(ids()) - before).abs().max() < 1e-12
     if noise == 0:
         assert (model.at(**coarse)(ids()) - before).abs().max() < 1e-12, "the coarse size stays too"
 
 
 def test_copied_layers_are_those_of_the_joined_step() -> None:
-    model = calibrated()
+    model = calibrated(gpt())
     sizes = ((model.settle(at(z=2)),), (model.settle(None),))
     before = model.at(z=2)(ids())
-    Copied("z").prolong(model, BOTH.make(model), *sizes, seed=0)
+    Copied("z").prolong(Switch(model, BOTH.make(model), *sizes, seed=0))
     layers = model.block.parts[1].inner.w1.coefficients
     assert torch.equal(layers[0], layers[1])
     assert torch.equal(layers[2], layers[3])
@@ -142,7 +133,7 @@ def test_what_the_optimiser_remembers_is_copied_too() -> None:
     model(ids()).square().sum().backward()
     optimisers.step(1.0)
     sizes = ((model.settle(at(d=8)),), (model.settle(None),))
-    Copied(noise=0.0).prolong(model, optimisers, *sizes, seed=0)
+    Copied(noise=0.0).prolong(Switch(model, optimisers, *sizes, seed=0))
     table = model.embed.table.coefficients
     for held in optimisers.beside(table):
         assert torch.equal(held[:, 1::2], held[:, ::2])
@@ -154,7 +145,7 @@ def test_weights_that_are_functions_need_no_prolongation() -> None:
     model = tiny_model(steps=4)
     before = numbers(model)
     sizes = ((model.settle(at(d=4, z=2)),), (model.settle(None),))
-    Copied().prolong(model, BOTH.make(model), *sizes, seed=0)
+    Copied().prolong(Switch(model, BOTH.make(model), *sizes, seed=0))
     after = model.state_dict()
     smooth = [name for name in before if "inner" in name]
     assert smooth
@@ -189,9 +180,9 @@ def test_a_stage_begins_once_even_where_its_first_step_is_passed_over(monkeypatc
     spoiled: list[int] = []
     prolong, loss = Copied.prolong, Text.loss
 
-    def counted(self: Any, *given: Any, **named: Any) -> None:
+    def counted(self: Any, switch: Switch) -> None:
         begun.append(1)
-        prolong(self, *given, **named)
+        prolong(self, switch)
 
     def once(self: Any, answer: torch.Tensor, example: Any) -> torch.Tensor:
         found = loss(self, answer, example)
