@@ -39,14 +39,18 @@ from continua.models.build import continuous_parts
 from continua.models.elastic import elastic
 from continua.models.init import GPT2Init, initialise
 from continua.optim import SOAP, AdamW, ByRole, Muon
+from continua.recipes.elastic import lessons
 from continua.training import (
+    Copied,
     Elastic,
+    Growth,
     KineticEnergy,
     Lesson,
     LessonPlan,
     Progress,
     SmallerSizes,
     Smoothness,
+    Stage,
     Study,
     fit,
 )
@@ -126,10 +130,16 @@ class Trial:
     law: Elastic | None = Elastic()  # noqa: RUF009  (frozen)
     model: str = "elastic"
     penalties: Any = None
+    grow: Growth | None = None
     optimiser: ByRole = field(default_factory=lambda: ByRole(AdamW(LR, decay=USUAL.decay)))
     sorted: bool = False
 
 
+MUON = ByRole(AdamW(LR, decay=USUAL.decay), kernel=Muon(0.02))
+HALF = Stage((at(d=64, h=2, z=2),), 0.2)
+THEN = {"width": Stage((at(d=64),), 1 / 3), "depth": Stage((at(z=2),), 1 / 3)}
+THEN["both"] = Stage((at(d=64), at(d=64), at(z=2)), 1 / 3)
+LESSONS = lessons(USUAL)
 PLAIN = "plain training, only read at other sizes"
 TRIALS = {
     "default": Trial(),
@@ -157,6 +167,11 @@ TRIALS = {
     "kinetic energy": Trial(penalties=1e-3 * KineticEnergy()),
     "smoothness over depth": Trial(penalties=1e-4 * Smoothness("z")),
     "Muon for kernels": Trial(optimiser=ByRole(AdamW(LR), kernel=Muon(0.02))),
+    "Muon, grown as the recipe does": Trial(LESSONS, grow=Growth((HALF, THEN["both"])), optimiser=MUON),
+    "Muon, grown by half widths": Trial(LESSONS, grow=Growth((HALF, THEN["width"])), optimiser=MUON),
+    "Muon, grown by half depths": Trial(LESSONS, grow=Growth((HALF, THEN["depth"])), optimiser=MUON),
+    "Muon, new nodes as copies": Trial(LESSONS, grow=Growth((HALF, THEN["width"]), Copied()), optimiser=MUON),
+    "Muon, new layers as copies": Trial(LESSONS, grow=Growth((HALF, THEN["width"]), Copied("z")), optimiser=MUON),
     "SOAP for kernels": Trial(optimiser=ByRole(AdamW(LR), kernel=SOAP(LR))),
 }
 
@@ -194,7 +209,7 @@ def train(name: str, seed: int, steps: int) -> tuple[Transformer, float]:
 
     start = time.process_time()
     fit(model, task, optimiser=trial.optimiser, penalties=trial.penalties, steps=steps, seed=seed,
-        evaluate_every=steps, elastic=trial.law, watch=watch)  # fmt: skip
+        evaluate_every=steps, elastic=trial.law, grow=trial.grow, watch=watch)  # fmt: skip
     return model.eval(), time.process_time() - start
 
 
