@@ -4,6 +4,7 @@ from continua.data.augmentation import Change
 from continua.data.burgers import burgers_pairs
 from continua.data.corpus import Corpus, from_file, python_source
 from continua.data.darcy import darcy_pairs
+from continua.data.docstrings import Docstring, Docstrings, docstrings, sentences, spread
 from continua.data.generation import generator_for
 from continua.data.images import digit_images, fashion_images, observed_pixels, point_sets, read_idx, resampled
 from continua.data.navier_stokes import vorticity_pairs, vorticity_paths
@@ -17,6 +18,8 @@ __all__ = [
     "Change",
     "Characters",
     "Corpus",
+    "Docstring",
+    "Docstrings",
     "Pairs",
     "Ragged",
     "Tokeniser",
@@ -24,6 +27,7 @@ __all__ = [
     "cached",
     "darcy_pairs",
     "digit_images",
+    "docstrings",
     "fashion_images",
     "from_file",
     "generated",
@@ -34,6 +38,8 @@ __all__ = [
     "python_source",
     "read_idx",
     "resampled",
+    "sentences",
+    "spread",
     "vorticity_pairs",
     "vorticity_paths",
 ]

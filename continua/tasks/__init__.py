@@ -13,6 +13,7 @@ from continua.data.tokens import BytePairs, Characters, Tokeniser
 from continua.tasks.functions import Functions
 from continua.tasks.images import Images, digits, fashion_mnist
 from continua.tasks.loader import FromLoader, as_task
+from continua.tasks.retrieval import Retrieval
 from continua.tasks.series import Classes, Scale
 from continua.tasks.task import Example, Score, Task
 from continua.tasks.text import Text
@@ -28,6 +29,7 @@ __all__ = [
     "Images",
     "Pairs",
     "Ragged",
+    "Retrieval",
     "Scale",
     "Score",
     "Task",

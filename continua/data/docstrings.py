@@ -1,0 +1,147 @@
+"""Sentences that every machine has: what the functions of Python's standard library say of themselves."""
+
+import ast
+import hashlib
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from continua.errors import ConfigError
+
+HELD_OUT = 4  # every fourth file is measured on
+WORDS = (4, 8)  # the fewest words of a summary, and of a body
+SENTENCE = (4, 60)  # the fewest and the most words of a sentence
+PAIRS = 2  # the fewest docstrings that can be told apart
+
+_PARAGRAPH = re.compile(r"\n\s*\n")
+_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+@dataclass(frozen=True)
+class Docstring:
+    """A docstring in two parts: its first paragraph, on one line, and the text that follows.
+
+    ``place`` names its function or class, as in ``textwrap.TextWrapper.fill``. Examples (``>>>``) are left out.
+    """
+
+    place: str
+    summary: str
+    body: str
+
+
+@dataclass(frozen=True)
+class Docstrings:
+    """Docstrings to calibrate or learn with, and docstrings of other files to be measured on."""
+
+    name: str
+    train: tuple[Docstring, ...]
+    validation: tuple[Docstring, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Names the texts: numbers measured on others cannot be compared."""
+        digest = hashlib.sha256()
+        for part in (self.train, self.validation):
+            for one in part:
+                digest.update("\0".join((one.place, one.summary, one.body, "")).encode())
+            digest.update(b"\1")
+        return digest.hexdigest()
+
+
+def docstrings(folder: str | Path | None = None) -> Docstrings:
+    """The docstrings of the ``*.py`` files of a folder; without one, of Python's own library.
+
+    Files are read, never imported: top-level ones, sorted by name, in ASCII. Those of every fourth file are held out.
+    Functions, methods and classes count whose summary has four words and whose body has eight; of docstrings with the
+    same summary or the same body the first stays, so that one body answers each summary.
+    """
+    where = Path(sysconfig.get_paths()["stdlib"] if folder is None else folder)
+    files = sorted(where.glob("*.py"))
+    summaries: set[str] = set()
+    bodies: set[str] = set()
+    train: list[Docstring] = []
+    validation: list[Docstring] = []
+    for number, path in enumerate(files):
+        kept = validation if number % HELD_OUT == HELD_OUT - 1 else train
+        for one in _of_file(path):
+            if one.summary not in summaries and one.body not in bodies:
+                summaries.add(one.summary)
+                bodies.add(one.body)
+                kept.append(one)
+    if min(len(train), len(validation)) < PAIRS:
+        got = f"{len(train)} to learn from and {len(validation)} held out in {len(files)} files of {where}"
+        remedy = f"Give a folder of at least {HELD_OUT} Python files whose docstrings have a summary and a body."
+        raise ConfigError("a folder has too few docstrings", got=got, remedy=remedy)
+    return Docstrings("python" if folder is None else where.name, tuple(train), tuple(validation))
+
+
+def sentences(docs: Sequence[Docstring], without: Sequence[str] = ()) -> tuple[str, ...]:
+    """Every summary, and every sentence of the bodies, once each, in order: those of 4 to 60 words.
+
+    ``without`` leaves some out: those that were calibrated with, when others are to be measured on.
+
+    >>> sentences([Docstring("heap.push", "Push a value onto the heap.", "The heap stays sorted. Ties keep no order.")])
+    ('Push a value onto the heap.', 'The heap stays sorted.', 'Ties keep no order.')
+    """
+    left_out = set(without)
+    found: dict[str, None] = {}
+    for one in docs:
+        for text in (one.summary, *_END.split(one.body)):
+            if SENTENCE[0] <= len(text.split()) <= SENTENCE[1] and text not in left_out:
+                found[text] = None
+    return tuple(found)
+
+
+def spread(texts: Sequence[str], count: int) -> tuple[str, ...]:
+    """``count`` texts, evenly spread over all of them: from every file, and the same ones each time.
+
+    >>> spread(["a", "b", "c", "d", "e"], 3)
+    ('a', 'c', 'e')
+    """
+    if not 2 <= count <= len(texts):
+        remedy = f"Ask for 2 to {len(texts)} texts."
+        raise ConfigError("texts cannot be spread", got=f"{count} of {len(texts)}", remedy=remedy)
+    step = (len(texts) - 1) / (count - 1)
+    return tuple(texts[round(step * i)] for i in range(count))
+
+
+def _of_file(path: Path) -> Iterator[Docstring]:
+    """The docstrings of one file that have both parts, in the order of the source."""
+    source = path.read_text(encoding="utf-8", errors="ignore").encode("ascii", "ignore").decode("ascii")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in other people's strings
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError) as unreadable:
+        remedy = "Give a folder of Python files that this interpreter can read."
+        raise ConfigError(f"{path.name} is not Python", got=str(unreadable), remedy=remedy) from unreadable
+    for place, text in _written(tree, path.stem):
+        summary, body = _parts(text)
+        if len(summary.split()) >= WORDS[0] and len(body.split()) >= WORDS[1]:
+            yield Docstring(place, summary, body)
+
+
+def _written(node: ast.AST, place: str) -> Iterator[tuple[str, str]]:
+    """Names and docstrings of what is defined inside, however deep."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, _NAMED):
+            yield from _written(child, place)
+            continue
+        name = f"{place}.{child.name}"
+        text = ast.get_docstring(child)
+        if text is not None:
+            yield name, text
+        yield from _written(child, name)
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """The first paragraph and the others, each on one line; paragraphs with examples are left out."""
+    first, *others = _PARAGRAPH.split(text)
+    if ">>>" in first:
+        return "", ""
+    body = " ".join(paragraph for paragraph in others if ">>>" not in paragraph)
+    return " ".join(first.split()), " ".join(body.split())
