@@ -5,9 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,7 @@ from continua.recipes import BurgersSettings
 from continua.recipes.functions import model_of, task_of
 from continua.recipes.runs import SMALL as SMALL_DATA
 from continua.training import Run, checkpoint, fit
+from tests.forked import commanded
 from tests.runs import states, steps_of, tiny_text
 
 RUN = CliRunner()
@@ -234,21 +232,17 @@ def test_fit_again_goes_on_or_starts_anew_and_not_over_a_locked_run(run: Path) -
 @pytest.mark.finding("D7")
 def test_sigterm_ends_a_fit_with_130_and_what_it_did(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(tiny_text(), encoding="utf-8")
-    words = [sys.executable, "-m", "continua.cli", "fit", "text", "--text", "text.txt", *changes(steps=100_000)]
-    words += ["--set", "evaluate_every=100000"]
-    job = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words = ["fit", "text", "--text", "text.txt", *changes(steps=100_000), "--set", "evaluate_every=100000"]
+    job = commanded(*words, folder=tmp_path)
     folder = tmp_path / "runs" / "text"
     try:
-        for _ in range(600):
-            if any(states(folder)) or job.poll() is not None:
-                break
-            time.sleep(0.1)
-        job.send_signal(signal.SIGTERM)
-        out, err = job.communicate(timeout=60)
+        job.wait_until(lambda: any(states(folder)))
+        job.send(signal.SIGTERM)
+        code = job.ended(60)
     finally:
         job.kill()
-        job.wait()
-    assert job.returncode == 130, err
+    assert code == 130, job.err.read_text()
+    out = job.out.read_text()
     assert "Go on with: continua fit --resume runs/text" in out
     assert checkpoint.step_of(next(states(folder))) == steps_of(folder)[-1]
 

@@ -1,13 +1,9 @@
 """``continua simulate`` as a user types it."""
 
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -19,6 +15,7 @@ from continua.cli import app
 from continua.cli.simulate.settings import Circle, MeanField, Phase, Sphere, asked
 from continua.errors import ConfigError, ContinuaError, RunError, ShapeError
 from continua.lab.theory.growth import growth_rates
+from tests.forked import commanded
 
 RUN = CliRunner()
 FEW = ("--n", 40, "--frames", 6, "--until", 4)
@@ -192,26 +189,18 @@ def test_a_phase_diagram_goes_on_cell_by_cell(tmp_path) -> None:
 
 @pytest.mark.spec("L10")
 def test_ctrl_c_loses_nothing_of_a_phase_sweep(tmp_path) -> None:
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # shells may mute it
-    program = [sys.executable, "-c", f"{heard}; from continua.cli import main; main()", "simulate"]
     betas = ",".join(str(0.5 * i) for i in range(1, 400))
     words = ["phase", "--beta", betas, "--d", "2", "--n", "32", "--runs", "1", "--until", "8", "--out", "sweep"]
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
-    job = subprocess.Popen(
-        [*program, *words], cwd=tmp_path, env=alone, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    job = commanded("simulate", *words, folder=tmp_path)
     cells = tmp_path / "sweep" / "cells.jsonl"
     try:
-        for _ in range(900):
-            if (cells.is_file() and cells.read_bytes().count(b"\n") >= 2) or job.poll() is not None:
-                break
-            time.sleep(0.1)
-        job.send_signal(signal.SIGINT)
-        out, err = job.communicate(timeout=60)
+        job.wait_until(lambda: cells.is_file() and cells.read_bytes().count(b"\n") >= 2)
+        job.send(signal.SIGINT)
+        code = job.ended(60)
     finally:
         job.kill()
-        job.wait()
-    assert job.returncode == 0, err
+    assert code == 0, job.err.read_text()
+    out = job.out.read_text()
     kept = len(cells.read_text(encoding="utf-8").splitlines())
     assert f"Stopped. {kept} cells are kept in sweep: the same command goes on with them." in out
     assert kept >= 2

@@ -1,12 +1,8 @@
 """fit, resume, inspect and generate as a user types them."""
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +11,7 @@ from typer.testing import CliRunner, Result
 from continua.cli import app
 from continua.errors import ConfigError, ContinuaError, RunError
 from continua.training import compiled
+from tests.forked import commanded
 from tests.runs import states, steps_of, tiny_text
 
 RUN = CliRunner()
@@ -128,26 +125,19 @@ def test_mistakes_are_answered_with_a_sentence(run, words, kind, sentence, tmp_p
 @pytest.mark.spec("T9")
 def test_ctrl_c_and_resume_in_a_process_of_its_own(tmp_path) -> None:
     (tmp_path / "text.txt").write_text(tiny_text(), encoding="utf-8")
-    program = [sys.executable, "-m", "continua.cli"]
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
     words = ["fit", "text", "--text", "text.txt", *typed(steps=100_000, evaluate_every=100_000)]
-    job = subprocess.Popen(
-        [*program, *words], cwd=tmp_path, env=alone, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    job = commanded(*words, folder=tmp_path)
     folder = tmp_path / "runs" / "text"
     try:
-        for _ in range(600):
-            if any(states(folder)) or job.poll() is not None:
-                break
-            time.sleep(0.1)
+        job.wait_until(lambda: any(states(folder)))
         second = RUN.invoke(app, ["fit", "--resume", str(folder)])
         assert f"another process is training this run, got process {job.pid}" in str(second.exception)
-        job.send_signal(signal.SIGINT)
-        out, err = job.communicate(timeout=60)
+        job.send(signal.SIGINT)
+        code = job.ended(60)
     finally:
         job.kill()
-        job.wait()
-    assert job.returncode == 130, err
+    assert code == 130, job.err.read_text()
+    out = job.out.read_text()
     assert out.startswith("interrupted: runs/text")
     assert "Go on with: continua fit --resume runs/text" in out
     reached = steps_of(folder)

@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +27,7 @@ from continua.optim import KFAC, AdamW, ByRole, Constant, Use, kfac, parameter_i
 from continua.training import Run, fit
 from continua.training.distributed import settle
 from tests import cases
+from tests.forked import together
 from tests.measure import EXACT, gap, random
 from tests.refusals import refused
 from tests.runs import silent, tiny_model, tiny_task
@@ -375,20 +374,21 @@ def _fitted(run: Any, steps: int, chosen: dict[str, Any]) -> tuple[Any, Any]:
     return model, fit(model, task, run=run, steps=steps, evaluate_every=100, **chosen)
 
 
-def work(rank: int, folder: str, size: int) -> None:
+def work(folder: Path, size: int) -> None:
     """One of the processes: a few steps on its share of the data, weights into a file."""
-    torch.set_num_threads(1)
-    place, module = Path(folder), same_model(_drawn())
+    rank = 0
+    module = same_model(_drawn())
     made = watched(module, every=2)
     model: Any = module
     if size > 1:
-        torch.distributed.init_process_group("gloo", init_method=f"file://{place / 'meet'}", rank=rank, world_size=size)
+        torch.distributed.init_process_group("gloo")
+        rank = torch.distributed.get_rank()
         model = nn.parallel.DistributedDataParallel(module)
     for step in range(3):
         made.zero_grad()
         model(random(4, 3, WIDTH, seed=step)[rank::size]).square().mean().backward()
         made.step(1.0)
-    save_file({name: p.detach() for name, p in module.named_parameters()}, place / f"{size}-{rank}.safetensors")
+    save_file({name: p.detach() for name, p in module.named_parameters()}, folder / f"{size}-{rank}.safetensors")
     if size > 1:
         settle()
         torch.distributed.destroy_process_group()
@@ -401,11 +401,8 @@ def _drawn() -> Plain:
 
 @pytest.mark.spec("T6", "B8")
 def test_two_processes_walk_as_one(tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parents[2]
-    line = "import sys; from tests.optim.test_kfac import work; work(int(sys.argv[1]), sys.argv[2], 2)"
-    jobs = [subprocess.Popen([sys.executable, "-c", line, str(r), str(tmp_path)], cwd=root) for r in range(2)]
-    assert [job.wait(timeout=300) for job in jobs] == [0, 0]
-    work(0, str(tmp_path), 1)
+    together(work, tmp_path, 2, folder=tmp_path)
+    work(tmp_path, 1)
     alone = load_file(tmp_path / "1-0.safetensors")
     for rank in range(2):
         for name, value in load_file(tmp_path / f"2-{rank}.safetensors").items():

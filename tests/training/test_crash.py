@@ -14,6 +14,7 @@ import torch
 
 from continua.errors import RunError
 from continua.training import JacobianNorm, KineticEnergy, Run, checkpoint, fit
+from tests.forked import forked
 from tests.refusals import refused
 from tests.runs import FAST, silent, states, steps_of, timeless, tiny_model, tiny_task
 
@@ -138,24 +139,24 @@ def test_after_a_resume_each_step_is_there_once_and_a_torn_line_does_no_harm(tmp
 # --- two on one folder ------------------------------------------------------------------------------------------------
 
 
+def hold(folder: Path) -> None:
+    """Another process has the run, and lives on."""
+    run = Run.open(folder)
+    run.lock()
+    (folder / "held").touch()
+    time.sleep(60)
+
+
 @pytest.mark.spec("T9")
 def test_a_second_process_refuses_and_names_the_first(tmp_path) -> None:
     Run.create(tmp_path, {})
-    code = (
-        "import sys, time, pathlib\nfrom continua.training import Run\n"
-        "run = Run.open(sys.argv[1])\nrun.lock()\npathlib.Path(sys.argv[1], 'held').touch()\ntime.sleep(60)"
-    )
-    first = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, env=ALONE)
+    first = forked(hold, tmp_path, folder=tmp_path)
     try:
-        for _ in range(600):
-            if (tmp_path / "held").exists():
-                break
-            time.sleep(0.1)
+        first.wait_until((tmp_path / "held").exists)
         with refused(RunError, f"process {first.pid}", "Wait for it"):
             fit(tiny_model(), tiny_task(), run=Run.open(tmp_path), steps=1, watch=silent)
     finally:
         first.kill()
-        first.wait()
     assert fit(tiny_model(), tiny_task(), run=Run.open(tmp_path), steps=1, watch=silent).ended == "done"
 
 

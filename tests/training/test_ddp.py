@@ -1,20 +1,20 @@
 """Data parallel training: two processes, gradients that are equal, not zero, and the average of both."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from continua.flow import RK4, Direct, Fixed, ReversibleSolver, solve
 from continua.training.distributed import settle
 from tests.cases import EXACT_ADJOINTS, INEXACT_ADJOINTS
+from tests.forked import RANKS, together
 from tests.measure import gap, random
 
 ADJOINTS = [Direct(), *EXACT_ADJOINTS, *INEXACT_ADJOINTS]
-RANKS = 2
 
 
 class Solved(nn.Module):
@@ -55,39 +55,23 @@ def gradients(model: nn.Module, x: Tensor) -> list[Tensor]:
     return [parameter.grad.clone() for parameter in model.parameters()]
 
 
-def work(rank: int, folder: str) -> None:
+def work(folder: Path) -> None:
     """One of the processes: the gradients of every adjoint, into a file."""
-    from safetensors.torch import save_file
-
-    torch.set_num_threads(1)
-    place = Path(folder)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{place / 'meet'}", rank=rank, world_size=RANKS)
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
     found = {}
     for i, adjoint in enumerate(ADJOINTS):
         model = nn.parallel.DistributedDataParallel(Solved(adjoint))
         for j, gradient in enumerate(gradients(model, data(rank))):
             found[f"{i}.{j}"] = gradient
-    save_file(found, place / f"{rank}.safetensors")
+    save_file(found, folder / f"{rank}.safetensors")
     settle()
     torch.distributed.destroy_process_group()
 
 
 @pytest.mark.spec("D7", "B8")
 def test_gradients_are_equal_on_both_ranks_and_the_average_of_both_for_every_adjoint(tmp_path) -> None:
-    import subprocess
-
-    from safetensors.torch import load_file
-
-    root = Path(__file__).resolve().parents[2]
-    line = "import sys; from tests.training.test_ddp import work; work(int(sys.argv[1]), sys.argv[2])"
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", line, str(rank), str(tmp_path)], cwd=root, stderr=subprocess.PIPE, text=True
-        )
-        for rank in range(RANKS)
-    ]
-    said = [process.communicate(timeout=300)[1] for process in started]
-    assert [process.returncode for process in started] == [0, 0], said
+    together(work, tmp_path, folder=tmp_path)
     first, second = (load_file(tmp_path / f"{rank}.safetensors") for rank in range(RANKS))
     for i, adjoint in enumerate(ADJOINTS):
         model = Solved(adjoint)

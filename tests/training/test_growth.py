@@ -156,20 +156,28 @@ def test_weights_that_are_functions_need_no_prolongation() -> None:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prolongation", [AsMade(), Copied("z"), Copied()])
+PROLONGATIONS = [AsMade(), Copied("z"), Copied()]
+LESSONS = Elastic(start=0.0)
+
+
+@pytest.fixture(scope="module", params=PROLONGATIONS, ids=str)
+def calm(request: pytest.FixtureRequest) -> tuple[Growth, Any]:
+    """A schedule, and a fit by it that nobody interrupts."""
+    growth = replace(HALVES, prolongation=request.param)
+    return growth, trained(gpt(), growth, elastic=LESSONS)
+
+
 @pytest.mark.parametrize("stopped", [2, 3, 6])
-def test_a_growing_run_goes_on_with_the_same_bits(tmp_path: Path, stopped: int, prolongation: Any) -> None:
-    growth = replace(HALVES, prolongation=prolongation)
-    settings = {"save_every": 1, "elastic": Elastic(start=0.0)}
-    whole = trained(gpt(), growth, **settings)
+def test_a_growing_run_goes_on_with_the_same_bits(tmp_path: Path, stopped: int, calm: tuple[Growth, Any]) -> None:
+    growth, whole = calm
 
     def stop(progress: Any) -> None:
         if progress.step == stopped:
             raise KeyboardInterrupt
 
-    part = trained(gpt(), growth, run=tmp_path / "run", watch=stop, **settings)
+    part = trained(gpt(), growth, run=tmp_path / "run", watch=stop, elastic=LESSONS)
     assert part.ended == "interrupted"
-    rest = trained(gpt(), growth, run=Run.open(tmp_path / "run"), **settings)
+    rest = trained(gpt(), growth, run=Run.open(tmp_path / "run"), elastic=LESSONS)
     assert timeless(rest.history) == timeless(whole.history)
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, rest.model.state_dict()[name]), name
@@ -198,6 +206,14 @@ def test_a_stage_begins_once_even_where_its_first_step_is_passed_over(monkeypatc
     assert [line["step"] for line in done.history if "note" in line] == [4, 7]
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that grows."""
+    folder = tmp_path_factory.mktemp("growing") / "run"
+    trained(gpt(), HALVES, run=folder)
+    return folder
+
+
 @pytest.mark.parametrize(
     ("growth", "steps"),
     [
@@ -207,15 +223,14 @@ def test_a_stage_begins_once_even_where_its_first_step_is_passed_over(monkeypatc
         (HALVES, 40),
     ],
 )
-def test_another_schedule_is_refused(tmp_path: Path, growth: Growth | None, steps: int) -> None:
-    trained(gpt(), HALVES, run=tmp_path / "run", save_every=1)
-    opened = Run.open(tmp_path / "run")
+def test_another_schedule_is_refused(begun: Path, growth: Growth | None, steps: int) -> None:
+    opened = Run.open(begun)
     with refused(RunError, "grows by the schedule it was started with", "start a new run"):
         trained(gpt(), growth, steps=steps, run=opened)
 
 
 def test_a_run_that_did_not_grow_does_not_begin_to(tmp_path: Path) -> None:
-    trained(gpt(), None, run=tmp_path / "run", save_every=1)
+    trained(gpt(), None, run=tmp_path / "run", steps=1)
     with refused(RunError, "grows by the schedule it was started with", "start a new run"):
         trained(gpt(), HALVES, steps=20, run=Run.open(tmp_path / "run"))
 
