@@ -94,6 +94,7 @@ BASES: dict[str, tuple[ax.Axis, Callable[[], fd.Basis]]] = {
     "cosine": (LINE, lambda: fd.Cosine(7)),
     "Legendre": (LINE, lambda: fd.Legendre(7)),
     "B-spline": (LINE, lambda: fd.BSpline(7)),
+    "nested spline": (LINE, lambda: fd.NestedSpline(7)),
     "generated": (LINE, lambda: fd.Generated(5, hidden=16)),
 }
 

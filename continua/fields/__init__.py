@@ -1,6 +1,6 @@
 """Fields: weights as functions, read on any grid."""
 
-from continua.fields.basis import Basis
+from continua.fields.basis import Basis, Truncatable
 from continua.fields.field import Expansion, Field
 from continua.fields.generated import Generated
 from continua.fields.neural import Neural, Separable
@@ -8,6 +8,7 @@ from continua.fields.nodal import Cubic, Hold, Linear, Nodal, Trigonometric
 from continua.fields.parametrisation import ByBasis, ByNetwork, Parametrisation, counted, kernel, kernel_std
 from continua.fields.role import HasRoles, Role, Use, roles
 from continua.fields.spectral import BSpline, Cosine, Fourier, Legendre
+from continua.fields.splines import NestedSpline
 
 __all__ = [
     "BSpline",
@@ -24,12 +25,14 @@ __all__ = [
     "Hold",
     "Legendre",
     "Linear",
+    "NestedSpline",
     "Neural",
     "Nodal",
     "Parametrisation",
     "Role",
     "Separable",
     "Trigonometric",
+    "Truncatable",
     "Use",
     "counted",
     "kernel",

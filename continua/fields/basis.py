@@ -42,6 +42,18 @@ class Basis(Protocol):
         ...
 
 
+@runtime_checkable
+class Truncatable(Protocol):
+    """A basis in order, coarse functions before fine ones: fields grow by functions that are added behind the others.
+
+    Coefficients that are padded with zeros are those of the same function: nothing is lost, and nothing changes.
+    """
+
+    def first(self, count: int) -> Basis:
+        """The basis of the first ``count`` functions, which are the same ones."""
+        ...
+
+
 def require_weight(*shape: int) -> None:
     """Refuse a weight that does not fit into memory, before it is drawn."""
     if torch.get_default_device().type != "meta":

@@ -1,8 +1,8 @@
 """Spectral bases: few smooth functions, orthonormal in the mean over the axis where the name allows it."""
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 
@@ -58,9 +58,17 @@ class Spectral:
         return None
 
 
+class Ordered(Spectral):
+    """Orthonormal functions, coarse ones first."""
+
+    def first(self, count: int) -> Self:
+        """The same kind of basis with fewer functions."""
+        return replace(self, size=count)  # type: ignore[type-var]
+
+
 @register
 @dataclass(frozen=True)
-class Fourier(Spectral):
+class Fourier(Ordered):
     """1, √2 cos 2πkx, √2 sin 2πkx, …: band-limited functions on a circle. ``size`` is best odd."""
 
     size: Size
@@ -87,7 +95,7 @@ class Fourier(Spectral):
 
 @register
 @dataclass(frozen=True)
-class Cosine(Spectral):
+class Cosine(Ordered):
     """1, √2 cos πkx: smooth functions on an interval with zero slope at its ends."""
 
     size: Size
@@ -113,7 +121,7 @@ class Cosine(Spectral):
 
 @register
 @dataclass(frozen=True)
-class Legendre(Spectral):
+class Legendre(Ordered):
     """√(2k+1) P_k(2x−1): polynomials on an interval."""
 
     size: Size

@@ -9,7 +9,7 @@ from continua.optim.kfac import KFAC
 from continua.optim.mirror import DualAveraging, Mirror
 from continua.optim.muon import Muon
 from continua.optim.optimiser import AdamW, ByRole, MatrixOptimiser, Optimiser, Optimisers, clip
-from continua.optim.parameters import Blocks, ParameterInfo, Unfolding, parameter_info
+from continua.optim.parameters import Block, Blocks, ParameterInfo, Unfolding, parameter_info
 from continua.optim.schedule import Constant, CosineDecay, InverseSqrt, Schedule
 from continua.optim.shampoo import SOAP, Shampoo
 from continua.optim.stiefel import RiemannianAdam
@@ -20,6 +20,7 @@ __all__ = [
     "KFAC",
     "SOAP",
     "AdamW",
+    "Block",
     "Blocks",
     "ByRole",
     "Constant",

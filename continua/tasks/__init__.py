@@ -15,13 +15,14 @@ from continua.tasks.images import Images, digits, fashion_mnist
 from continua.tasks.loader import FromLoader, as_task
 from continua.tasks.retrieval import Retrieval
 from continua.tasks.series import Classes, Scale
-from continua.tasks.task import Example, Score, Task
+from continua.tasks.task import Coarsens, Example, Score, Task
 from continua.tasks.text import Text
 
 __all__ = [
     "BytePairs",
     "Characters",
     "Classes",
+    "Coarsens",
     "Corpus",
     "Example",
     "FromLoader",

@@ -49,6 +49,11 @@ class Functions:
         lines = zip(factors(self.train.axis), self.train.lines, strict=True)
         return tuple(differences(line, axis.length if isinstance(axis, Circle) else None) for axis, line in lines)
 
+    @cached_property
+    def _coarse(self) -> "dict[int, Functions]":
+        """The same task on thinned grids, by their number of nodes, as far as they were asked for."""
+        return {}
+
     def example(self, seed: int, step: int) -> Example:
         """Random functions; each is met once before any is met again."""
         per_round = len(self.train) // self.batch
@@ -65,9 +70,32 @@ class Functions:
     def loss(self, answer: Tensor, example: Example) -> Tensor:
         """The sum over samples of the relative distance."""
         grid = example.batch.grid
-        own = grid is not None and len(grid) == math.prod(self.train.shape) and self.order == 1
-        slopes = self.slopes if own else ()
-        return relative(answer, example.target, _weights(grid, answer), slopes, self.train.shape).sum()
+        nodes = 0 if grid is None else len(grid)
+        there = self if nodes == math.prod(self.train.shape) else self._coarse.get(nodes)
+        slopes = () if there is None or self.order == 0 else there.slopes
+        shape = () if there is None else there.train.shape
+        return relative(answer, example.target, _weights(grid, answer), slopes, shape).sum()
+
+    def coarsened(self, example: Example, count: int) -> Example:
+        """The same functions at every k-th node, ``count`` along the first direction; the state lives on these too."""
+        values = example.batch.values
+        strides = [k for k in range(1, self.train.shape[0]) if len(range(0, self.train.shape[0], k)) == count]
+        lines = list(zip(factors(self.train.axis), self.train.shape, strict=True))
+        even = [k for k in strides if all((n - (not isinstance(axis, Circle))) % k == 0 for axis, n in lines)]
+        if not even or not isinstance(values, Tensor):
+            remedy = "Use a number that comes of taking every second, third, … node, such as half of them."
+            raise ConfigError(
+                f"functions on {list(self.train.shape)} nodes are thinned evenly", got=count, remedy=remedy
+            )
+        if even[0] == 1:
+            return example
+        thinned = self.train.part(slice(0, 1)).every(even[0])
+        coarse = replace(self, train=thinned, held_out=thinned, batch=1)
+        known = self._coarse.setdefault(math.prod(thinned.shape), coarse)
+        steps = (slice(None, None, even[0]),) * self.train.axis.dim
+        values, target = (u.unflatten(1, self.train.shape)[:, *steps].flatten(1, -2) for u in (values, example.target))
+        batch = replace(example.batch, values=values, grid=known.train.grid, laid=True)
+        return Example(batch, target, example.counted)
 
     @torch.no_grad()
     def evaluate(self, model: Any) -> Score:

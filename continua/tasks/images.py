@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import avg_pool2d, cross_entropy
 
 from continua.data.generation import generator_for
 from continua.data.images import FASHION, digit_images, fashion_images, moved, observed_pixels, warped
 from continua.errors import ConfigError
 from continua.models import Batch
 from continua.tasks.task import Example, Score, device_of, divergence
-from continua.typing import Tensor
+from continua.typing import Float, Tensor
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,23 @@ class Images:
             observed = observed if self.apart else observed[0]
         return Example(Batch(pixels, observed=observed), self.labels[chosen])
 
+    def coarsened(self, example: Example, count: int) -> Example:
+        """Images of ``count`` × ``count`` pixels, each the mean of those it covers that were observed."""
+        pixels = example.batch.values
+        high, wide = self.pixels.shape[2:]
+        if high % count or wide % count or not isinstance(pixels, Tensor):
+            remedy = f"Use a divisor of both sides, or leave t out of the stages: {high} × {wide} pixels are whole."
+            raise ConfigError(f"{high} × {wide} pixels have no such means", got=f"{count} × {count}", remedy=remedy)
+        observed = example.batch.observed
+        if observed is None:
+            return replace(example, batch=replace(example.batch, values=_means(pixels, count)))
+        seen = observed.unflatten(-1, (high, wide)).to(pixels).expand(len(pixels), high, wide)[:, None]
+        share = _means(seen, count)
+        values = _means(pixels * seen, count) / share.clamp_min(torch.finfo(pixels.dtype).tiny)
+        flags = share.flatten(1) > 0
+        flags = flags if observed.dim() > 1 else flags[0]
+        return replace(example, batch=replace(example.batch, values=values, observed=flags))
+
     def loss(self, answer: Tensor, example: Example) -> Tensor:
         """The sum of −log p of the right classes."""
         return cross_entropy(answer.float() if answer.dtype.itemsize < 4 else answer, example.target, reduction="sum")
@@ -114,6 +131,12 @@ class Images:
             total += float(self.loss(answer, example))
             right += int((answer.argmax(-1) == example.target).sum())
         return Score({"loss": total / len(labels), "accuracy": right / len(labels)})
+
+
+def _means(pixels: Float[Tensor, "b c h w"], count: int) -> Float[Tensor, "b c n n"]:
+    """The means of equal blocks."""
+    tall, broad = (side // count for side in pixels.shape[2:])
+    return avg_pool2d(pixels, (tall, broad))
 
 
 def digits(

@@ -13,7 +13,7 @@ from continua.errors import ConfigError
 from continua.models import Batch, View
 from continua.typing import Tensor
 
-__all__ = ["Example", "Score", "Task", "device_of", "divergence", "generator_for"]
+__all__ = ["Coarsens", "Example", "Score", "Task", "device_of", "divergence", "generator_for"]
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,15 @@ class Task(Protocol):
 
     def evaluate(self, model: Any) -> Score:
         """Measure a model, or a view of one, on held-out data."""
+        ...
+
+
+@runtime_checkable
+class Coarsens(Protocol):
+    """A task whose examples have coarser ones: training may begin on these."""
+
+    def coarsened(self, example: Example, count: int) -> Example:
+        """The same example on ``count`` nodes along each direction of t; refuses what it cannot be thinned to."""
         ...
 
 

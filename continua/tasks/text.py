@@ -57,6 +57,13 @@ class Text:
         """Σ KL(teacher ‖ answer) over the tokens: how far the answers of one size are from those of another."""
         return divergence(answer, teacher).sum()
 
+    def coarsened(self, example: Example, count: int) -> Example:
+        """The first ``count`` tokens of each window: a text has no coarser tokens, but a shorter context."""
+        if count > self.context:
+            remedy = f"Use {self.context} at most."
+            raise ConfigError("a shorter context has fewer tokens", got=count, remedy=remedy)
+        return example.first(count)
+
     @torch.no_grad()
     def evaluate(self, model: Any) -> Score:
         """Nats a token, perplexity, and bits a byte of the held-out text."""

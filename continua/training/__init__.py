@@ -7,6 +7,7 @@ from continua.training.growth import Growth, Stage
 from continua.training.hamiltonian import HamiltonianPath, hamiltonian
 from continua.training.imitation import AnswerImitation, Imitation, Study
 from continua.training.load import load
+from continua.training.modes import Modes
 from continua.training.objective import Objective, Whole
 from continua.training.penalty import (
     HeadEntropy,
@@ -42,6 +43,7 @@ __all__ = [
     "KineticEnergy",
     "Lesson",
     "LessonPlan",
+    "Modes",
     "Objective",
     "Penalties",
     "Penalty",

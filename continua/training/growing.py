@@ -6,9 +6,11 @@ from typing import Any
 
 from continua.axes import Discretisation
 from continua.config import to_plain
-from continua.errors import RunError
+from continua.errors import ConfigError, RunError
 from continua.optim import Optimisers
+from continua.tasks import Coarsens, Example, Task
 from continua.training.growth import GrowthPlan
+from continua.training.modes import ALL, clear_gradients, leave_modes
 from continua.training.prolongation import Switch, blocks_of
 from continua.training.settings import Training
 
@@ -25,6 +27,7 @@ class Growing:
     optimisers: Optimisers
     training: Training
     stage: int = 0
+    begun: bool = False  # whether what the first stage leaves out is zero
 
     def __post_init__(self) -> None:
         self._focus()
@@ -45,6 +48,10 @@ class Growing:
 
     def advance(self, step: int) -> None:
         """Go on to the stage of a step, if it is a new one: its new nodes get their start."""
+        if not self.begun:
+            for flow in self.model.flows:
+                leave_modes(flow, self.plan.modes(self.stage))
+            self.begun = True
         stage = self.plan.stage(step / self.training.steps)
         while self.stage < stage:
             coarse, fine = (self.plan.sizes[k] for k in (self.stage, self.stage + 1))
@@ -53,6 +60,17 @@ class Growing:
                 self.plan.law.prolongation.prolong(switch)
             self.stage += 1
             self._focus()
+
+    def thinned(self, task: Task, example: Example, step: int) -> Example:
+        """The data of a step as its stage has them."""
+        count = self.plan.thinned(self.stage, step)
+        return example if count is None or not isinstance(task, Coarsens) else task.coarsened(example, count)
+
+    def clear_gradients(self) -> None:
+        """Forget what modes would learn that are not trained yet."""
+        modes = self.plan.modes(self.stage)
+        for flow in self.model.flows if modes != ALL else ():
+            clear_gradients(flow, modes)
 
     def plain(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -64,12 +82,22 @@ class Growing:
         self._focus()
 
     def _focus(self) -> None:
-        self.optimisers.focus({} if self.is_done else blocks_of(self.model, self.plan.sizes[self.stage]))
+        modes = self.plan.modes(self.stage)
+        self.optimisers.focus({} if self.is_done else blocks_of(self.model, self.plan.sizes[self.stage], modes))
 
 
-def growing(training: Training, model: Any, optimisers: Optimisers) -> Growing | None:
-    """The growth that a training asks for, if it does."""
-    return None if training.grow is None else Growing(training.grow.over(model), model, optimisers, training)
+def growing(training: Training, model: Any, optimisers: Optimisers, task: Task) -> Growing | None:
+    """The growth that a training asks for, if it does; refuses data that the task does not make coarser."""
+    if training.grow is None:
+        return None
+    counts = {size.t for stage in training.grow.stages for size in stage.sizes if isinstance(size.t, int)}
+    if counts and not isinstance(task, Coarsens):
+        remedy = "Leave t out of the stages, or give the task a method coarsened(example, count)."
+        raise ConfigError("this task has no coarser data", got=type(task).__name__, remedy=remedy)
+    example = task.example(training.seed, 0) if counts else None
+    for count in sorted(counts):
+        task.coarsened(example, count)  # type: ignore[attr-defined]  # refuses what there is not
+    return Growing(training.grow.over(model), model, optimisers, training)
 
 
 def refuse_other_growth(own: Growing | None, kept: Any, step: int) -> None:

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from continua.axes import WIDTHS, Discretisation
@@ -10,6 +11,7 @@ from continua.config import register
 from continua.errors import ConfigError
 from continua.flow import Fixed
 from continua.settings import PartialShare
+from continua.training.modes import ALL, Modes, refuse_modes
 from continua.training.prolongation import AsMade, Prolongation, refuse_unnested
 
 
@@ -18,15 +20,22 @@ from continua.training.prolongation import AsMade, Prolongation, refuse_unnested
 class Stage:
     """Sizes that are trained until a share of all steps is done, one a step in turn.
 
-    ``sizes`` are discretisations, what they leave open being native; ``until`` is that share.
+    ``sizes`` are discretisations, what they leave open being native; ``until`` is that share. ``modes`` says how many
+    functions smooth fields have while it lasts. A whole number for t thins the data: nodes of functions and pixels
+    along each direction, the first tokens of texts (``tasks.Coarsens``); held-out data stay as they are.
     """
 
     sizes: tuple[Discretisation, ...]
     until: PartialShare
+    modes: Modes = ALL
 
     def __post_init__(self) -> None:
         if not self.sizes:
             raise ConfigError("a stage trains some size", got="none", remedy="Write Stage((at(d=64, z=2),), 0.2).")
+        for size in self.sizes:
+            if size.t is not None and not isinstance(size.t, int):
+                remedy = "Write at(t=32): so many nodes along each direction of what the task gives."
+                raise ConfigError("a stage thins its data to a number", got=size.t, remedy=remedy)
 
 
 @register
@@ -59,20 +68,28 @@ class Growth:
 
     def over(self, model: Any) -> "GrowthPlan":
         """The schedule of one model; refuses what shrinks, is finer than native, or has nodes that do not nest."""
-        settled = [tuple(_settled(model, wish) for wish in stage.sizes) for stage in self.stages]
+        refuse_modes(model, [stage.modes for stage in self.stages])
+        _refuse_thinning([[size.t for size in stage.sizes] for stage in self.stages])
+        places = tuple(tuple(size.replace(t=None) for size in stage.sizes) for stage in self.stages)
+        settled = [tuple(_settled(model, wish) for wish in stage) for stage in places]
         settled.append((model.settle(None),))
         for before, after in itertools.pairwise(settled):
             _refuse_shrinking(before, after)
             for flow in model.flows:
                 refuse_unnested(flow, before, after)
-        return GrowthPlan(self, tuple(settled))
+        return GrowthPlan(self, places, tuple(settled))
 
 
 @dataclass(frozen=True)
 class GrowthPlan:
-    """The stages of one model, the native size being the last; a stage is known by its number."""
+    """The stages of one model, the native size being the last; a stage is known by its number.
+
+    ``places`` are its sizes as they were named, without t, ``sizes`` the same with all that was left open, and the
+    native one.
+    """
 
     law: Growth
+    places: tuple[tuple[Discretisation, ...], ...]
     sizes: tuple[tuple[Discretisation, ...], ...]
 
     @property
@@ -88,12 +105,24 @@ class GrowthPlan:
         """What is trained at a step; None is the native size."""
         if stage == self.last:
             return None
-        own = self.law.stages[stage].sizes
+        own = self.places[stage]
         return own[step % len(own)]
+
+    def thinned(self, stage: int, step: int) -> int | None:
+        """How many nodes along each direction the data of a step have; None leaves them as they are."""
+        if stage == self.last:
+            return None
+        own = self.law.stages[stage].sizes
+        t = own[step % len(own)].t
+        return t if isinstance(t, int) else None
+
+    def modes(self, stage: int) -> Modes:
+        """How many functions fields have."""
+        return ALL if stage == self.last else self.law.stages[stage].modes
 
     def finest(self, stage: int) -> Discretisation | None:
         """What held-out data are measured on: the last size of a stage."""
-        return None if stage == self.last else self.law.stages[stage].sizes[-1]
+        return None if stage == self.last else self.places[stage][-1]
 
 
 def _settled(model: Any, wish: Discretisation) -> Discretisation:
@@ -105,6 +134,15 @@ def _settled(model: Any, wish: Discretisation) -> Discretisation:
 
 def _sizes(settled: Discretisation) -> dict[str, int]:
     return {**{letter: getattr(settled, letter).n for letter in WIDTHS}, "z": settled.z.steps}
+
+
+def _refuse_thinning(stages: Sequence[Sequence[Any]]) -> None:
+    """Data become finer from stage to stage; None is as fine as they are."""
+    most = [max(inf if t is None else t for t in sizes) for sizes in stages]
+    for was, becomes in itertools.pairwise(most):
+        if becomes < was:
+            remedy = "Order the stages from coarse to fine; one without t has the data as they come."
+            raise ConfigError("t shrinks while training grows", got=f"{was:g}, then {becomes:g}", remedy=remedy)
 
 
 def _refuse_shrinking(before: Sequence[Discretisation], after: Sequence[Discretisation]) -> None:

@@ -108,7 +108,7 @@ class Loop:
         if training.compile:
             refuse_uncompilable(self.model, training, self.optimisers)
             self.objective.compiled = Compiled(self.model)
-        self.growing = growing(training, self.model, self.optimisers)
+        self.growing = growing(training, self.model, self.optimisers, self.task)
         if not self._recall() and self.folder is not None and self.world.leads and not self.folder.is_new:
             self.folder.forget_after(0)
         self.model.train()
@@ -160,9 +160,16 @@ class Loop:
         step = self.at.step
         training = self.training
         example = self.task.example(training.seed + 7919 * self.at.salt, step)
+        if self.growing is not None:
+            self.between = False
+            self.growing.advance(step)
+            self.between = True
+            example = self.growing.thinned(self.task, example, step)
         with self.world.reaching():
             terms = self._gradients(example, step)
         asked = terms.pop("asked", 0.0) > 0
+        if self.growing is not None:
+            self.growing.clear_gradients()
         norm = clip(self.model.parameters(), training.clip)
         loss = terms.get("loss", math.nan)
         if not (math.isfinite(norm) and all(map(math.isfinite, terms.values()))):
@@ -219,9 +226,6 @@ class Loop:
         if self.where is not None:
             self.objective.places = self.where.draw(step, generator_for("at", training.seed, step))
         if self.growing is not None:
-            self.between = False
-            self.growing.advance(step)
-            self.between = True
             self.objective.places = ((self.growing.place(step), 1.0),)
         if self.sizes is not None and (self.growing is None or self.growing.is_done):
             self.objective.lessons = self.sizes.draw(step / training.steps, generator_for("size", training.seed, step))

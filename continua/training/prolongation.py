@@ -17,6 +17,7 @@ from continua.optim import Blocks, Optimisers
 from continua.optim.parameters import refuse_shards
 from continua.settings import NonNegative
 from continua.tasks import generator_for
+from continua.training.modes import Modes
 from continua.typing import Letter, Tensor
 
 
@@ -146,8 +147,8 @@ def _size(own: Calibration, k: Letter, structure: Structure) -> float:
     return 0.0 if found is None else found
 
 
-def blocks_of(model: Any, sizes: Sequence[Discretisation]) -> Blocks:
-    """The part of each stored weight that some sizes read, by its name, where it is every k-th node along each letter.
+def blocks_of(model: Any, sizes: Sequence[Discretisation], modes: Modes) -> Blocks:
+    """The part of each stored weight that some sizes read, by its name: every k-th node along a letter, or its modes.
 
     The rest has no gradient: a matrix optimiser that looks at the part alone takes the same step for less.
     """
@@ -157,19 +158,24 @@ def blocks_of(model: Any, sizes: Sequence[Discretisation]) -> Blocks:
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         for field in flow.modules():
             if isinstance(field, Expansion):
-                block = tuple(_slice(field, letter, structures) for letter in field.letters)
-                if any(part.step not in (None, 1) for part in block):
+                block = tuple(_slice(field, letter, structures, modes) for letter in field.letters)
+                if any(part != slice(None) for part in block):
                     found[names[id(field.coefficients)]] = block
     return found
 
 
-def _slice(field: Expansion, letter: Letter, structures: Sequence[Structure]) -> slice:
+def _slice(field: Expansion, letter: Letter, structures: Sequence[Structure], modes: Modes) -> slice:
+    count = modes.of(letter)
+    if count is not None:
+        return slice(count)
     read = _all_read(field, letter, structures)
     if read is None:
         return slice(None)
     nodes = sorted(read)
     steps = {b - a for a, b in itertools.pairwise([*nodes, field.bases[letter].size])}
-    return slice(None, None, steps.pop()) if len(steps) == 1 and nodes[0] == 0 else slice(None)
+    step = steps.pop()
+    is_even = not steps and nodes[0] == 0 and step > 1
+    return slice(None, None, step) if is_even else slice(None)
 
 
 def refuse_unnested(flow: Any, coarse: Sequence[Discretisation], fine: Sequence[Discretisation]) -> None:

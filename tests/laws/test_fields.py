@@ -20,7 +20,9 @@ from continua.fields import (
     Hold,
     Legendre,
     Linear,
+    NestedSpline,
     Nodal,
+    Truncatable,
     counted,
 )
 from tests.cases import BASES, FIELDS, INTERPOLATIONS, expansion, field
@@ -92,13 +94,36 @@ def test_every_basis_contains_the_constants_and_starts_at_its_mean(name) -> None
 
 
 @pytest.mark.spec("M5")
-@pytest.mark.parametrize("name", ["Fourier", "cosine", "Legendre"])
+@pytest.mark.parametrize("name", ["Fourier", "cosine", "Legendre", "nested spline"])
 def test_spectral_bases_are_orthonormal_in_the_mean(name) -> None:
     axis, basis = BASES[name]
     grid = grid_on(axis, GaussLegendre(40))
+    if name == "nested spline":  # a polynomial of each cell of its knots
+        cells = 0.25 * (torch.arange(4)[:, None] + grid_on(Interval(), GaussLegendre(4)).nodes[:, 0])
+        grid = Grid(3 * cells.reshape(-1, 1) - 1, grid_on(Interval(), GaussLegendre(4)).weights.repeat(4) * 0.75)
     table = basis().matrix(axis, grid.nodes)
     gram = table.T @ (table * (grid.weights / grid.mass)[:, None])
     assert gap(gram, torch.eye(basis().size, dtype=torch.float64)) < EXACT
+
+
+@pytest.mark.spec("M5")
+@pytest.mark.parametrize("name", [name for name, (_, basis) in BASES.items() if isinstance(basis(), Truncatable)])
+def test_the_first_functions_of_a_basis_in_order_are_a_basis(name) -> None:
+    axis, basis = BASES[name]
+    nodes = grid_on(axis, Midpoint(33)).nodes
+    for count in range(1, basis().size + 1):
+        few = basis().first(count)
+        assert few.size == count
+        assert gap(few.matrix(axis, nodes), basis().matrix(axis, nodes)[:, :count]) < EXACT
+
+
+@pytest.mark.spec("M5")
+@pytest.mark.parametrize("degree", [0, 1, 2, 3])
+def test_nested_splines_are_the_splines_of_halved_cells(degree) -> None:
+    nodes = grid_on(LINE, Midpoint(64)).nodes
+    for cells in (1, 2, 4, 8):
+        ours, local = (kind(cells + degree, degree).matrix(LINE, nodes) for kind in (NestedSpline, BSpline))
+        assert gap(ours @ torch.linalg.pinv(ours) @ local, local) < EXACT
 
 
 @pytest.mark.spec("M5")
