@@ -33,6 +33,7 @@ from common import RESULTS, Row, cpu_seconds, environment, interleaved, ratio, r
 from continua.axes import at
 from continua.fields import counted
 from continua.flow import Fixed
+from continua.lab.cost.beside import Beside, line_through, write_beside
 from continua.lab.cost.complexity import predict
 from continua.lab.cost.tolerance import depth_front
 from continua.models import Transformer
@@ -262,18 +263,17 @@ class Table:
         rows = []
         for name in SIZES:
             ours, apart = self.ours(name), self.apart(name)
-            note = f"{statistics.mean(ours):.4f} against {statistics.mean(apart):.4f} nats"
-            note += f", perplexity × {np.exp(np.mean(ours) - np.mean(apart)):.3f}"
-            note += ", never drawn" if name in UNSEEN else ""
+            note = against(ours, apart) + (", never drawn" if name in UNSEEN else "")
             rows.append(percent(f"{name}, against separately trained", ours, apart, BOUNDS.get(name), note))
         native, three = self.ours("native"), self.apart("3 steps")
         for name, own in JOINED.items():
-            note = "never drawn" if own == never_joined(4) else ""
             if len(own) == 3:
-                rows.append(percent(f"{name}, against a separate model of 3 steps", self.ours(name), three, None, note))
+                ours = self.ours(name)
+                note = against(ours, three) + (", never drawn" if own == never_joined(4) else "")
+                rows.append(percent(f"{name}, against a separate model of 3 steps", ours, three, None, note))
         for name in FINER:
             finer = self.ours(name)
-            said = f"{statistics.mean(finer):.4f} nats"
+            said = against(finer, native)
             rows.append(percent(f"{name}, against native", finer, native, FINER_BOUNDS[name], said))
         return rows + self.plain()
 
@@ -283,26 +283,35 @@ class Table:
         for kind, name in (("longer", "plain training for as many steps"), ("grown", "growth without lessons")):
             if (kind, "native", 0, self.longer, self.muon, 1.0) in self.by:
                 native, other = self.ours("native"), self.ours("native", kind)
-                note = f"{statistics.mean(native):.4f} against {statistics.mean(other):.4f} nats"
-                rows.append(percent(f"native, against {name}", native, other, None, note))
+                rows.append(percent(f"native, against {name}", native, other, None, against(native, other)))
         return rows
+
+    def separate(self) -> list[Beside]:
+        """The separate models of the first seed, for ``continua pareto --beside``."""
+        vocabulary = task_of().tokens.size
+        flops = {name: predict(model_of(size, vocabulary, 0), 1, CONTEXT).forward for name, size in SIZES.items()}
+        return [Beside(name, flops[name], self.apart(name)[0]) for name in SIZES]
 
     def worst(self) -> list[Row]:
         """The worst of many sizes, against the line through the separate models over FLOPs (in logarithms)."""
-        line = self.by.get(("elastic", "native", 0, self.longer, self.muon, 1.0), {})
-        if not line.get("grid"):
+        kept = self.by.get(("elastic", "native", 0, self.longer, self.muon, 1.0), {})
+        line = line_through(self.separate())
+        if not kept.get("grid") or line is None:
             return []
-        flops = {tuple(each["sizes"]): each["flops"] for each in line["grid"]}
-        known = [(flops[size], self.apart(name)[0]) for name, size in SIZES.items() if size in flops]
-        x, y = (np.log([pair[i] for pair in sorted(known)]) for i in (0, 1))
-        slope, offset = np.polyfit(x, y, 1)
-        inside = [each for each in line["grid"] if all(k <= n for k, n in zip(each["sizes"], (D, H, Z), strict=True))]
-        gaps = {tuple(each["sizes"]): 100 * (each["loss"] / np.exp(offset + slope * np.log(each["flops"])) - 1)
-                for each in inside}  # fmt: skip
+        inside = [each for each in kept["grid"] if all(k <= n for k, n in zip(each["sizes"], (D, H, Z), strict=True))]
+        gaps = {tuple(each["sizes"]): 100 * (each["loss"] / line(each["flops"]) - 1) for each in inside}
         size, gap = max(gaps.items(), key=lambda pair: pair[1])
-        note = "d={} h={} z={}".format(*size) + f"; median {np.median(list(gaps.values())):.2f} %"
+        more = next(each["loss"] - line(each["flops"]) for each in inside if tuple(each["sizes"]) == size)
+        median = np.median(list(gaps.values()))
+        note = "d={} h={} z={}".format(*size) + f", perplexity × {np.exp(more):.3f}; median {median:.2f} %"
         name = f"worst of {len(gaps)} sizes, against the line through separate models over FLOPs"
         return [Row(name, gap, None, None, "%", "≤ +6", gap <= 6, note)]
+
+
+def against(ours: list[float], theirs: list[float]) -> str:
+    """Two means of losses, and the ratio of the perplexities."""
+    a, b = statistics.mean(ours), statistics.mean(theirs)
+    return f"{a:.4f} against {b:.4f} nats, perplexity × {np.exp(a - b):.3f}"
 
 
 def times(variant: str, steps: int = 24, rounds: int = 6) -> list[Row]:
@@ -379,6 +388,7 @@ def main() -> None:
     if chosen.quick:
         path.unlink()
         return
+    print(write_beside(table.separate(), RESULTS / f"{NAMES[variant]}_separate.json"))
     first = next(line for line in lines if line["kind"] == "elastic" and line["seed"] == 0)
     corpus = python_source()
     also = {"steps": steps, "seeds": seeds, "lr": LR, "corpus": {"name": corpus.name, "sha256": corpus.sha256}}

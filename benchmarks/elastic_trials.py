@@ -41,13 +41,16 @@ from continua.models.init import GPT2Init, initialise
 from continua.optim import SOAP, AdamW, ByRole, Muon
 from continua.recipes.elastic import lessons
 from continua.training import (
+    ByGap,
     Copied,
+    Diagonal,
     Elastic,
     Growth,
     KineticEnergy,
     Lesson,
     LessonPlan,
     Progress,
+    SizeLaw,
     SmallerSizes,
     Smoothness,
     Stage,
@@ -139,7 +142,15 @@ MUON = ByRole(AdamW(LR, decay=USUAL.decay), kernel=Muon(0.02))
 HALF = Stage((at(d=64, h=2, z=2),), 0.2)
 THEN = {"width": Stage((at(d=64),), 1 / 3), "depth": Stage((at(z=2),), 1 / 3)}
 THEN["both"] = Stage((at(d=64), at(d=64), at(z=2)), 1 / 3)
+GROWN = Growth((HALF, THEN["both"]))
 LESSONS = lessons(USUAL)
+
+
+def listed(law: SizeLaw) -> Elastic:
+    """Lessons by another law of sizes, with the weight that the recipe gives them."""
+    return Elastic(law=law, weight=USUAL.share)
+
+
 PLAIN = "plain training, only read at other sizes"
 TRIALS = {
     "default": Trial(),
@@ -167,11 +178,15 @@ TRIALS = {
     "kinetic energy": Trial(penalties=1e-3 * KineticEnergy()),
     "smoothness over depth": Trial(penalties=1e-4 * Smoothness("z")),
     "Muon for kernels": Trial(optimiser=ByRole(AdamW(LR), kernel=Muon(0.02))),
-    "Muon, grown as the recipe does": Trial(LESSONS, grow=Growth((HALF, THEN["both"])), optimiser=MUON),
+    "Muon, grown as the recipe does": Trial(LESSONS, grow=GROWN, optimiser=MUON),
     "Muon, grown by half widths": Trial(LESSONS, grow=Growth((HALF, THEN["width"])), optimiser=MUON),
     "Muon, grown by half depths": Trial(LESSONS, grow=Growth((HALF, THEN["depth"])), optimiser=MUON),
     "Muon, new nodes as copies": Trial(LESSONS, grow=Growth((HALF, THEN["width"]), Copied()), optimiser=MUON),
     "Muon, new layers as copies": Trial(LESSONS, grow=Growth((HALF, THEN["width"]), Copied("z")), optimiser=MUON),
+    "Muon, sizes of a diagonal": Trial(listed(Diagonal((0.25, 0.5, 0.75))), grow=GROWN, optimiser=MUON),
+    "Muon, sizes by their gap": Trial(listed(ByGap()), grow=GROWN, optimiser=MUON),
+    "Muon, sizes by the root of their gap": Trial(listed(ByGap(power=0.5)), grow=GROWN, optimiser=MUON),
+    "Muon, the same sizes evenly": Trial(listed(ByGap(power=0.0)), grow=GROWN, optimiser=MUON),
     "SOAP for kernels": Trial(optimiser=ByRole(AdamW(LR), kernel=SOAP(LR))),
 }
 
@@ -278,7 +293,8 @@ def rows_of(lines: list[dict[str, Any]]) -> list[Row]:
         ratios = [statistics.mean(line["losses"][k] / by["default", line["seed"]]["losses"][k] for k in line["losses"])
                   for line in mine]  # fmt: skip
         each = {k: statistics.mean(line["losses"][k] for line in mine) for k in mine[0]["losses"]}
-        note = "; ".join(f"{k} {v:.3f}" for k, v in each.items())
+        base = {k: statistics.mean(by["default", line["seed"]]["losses"][k] for line in mine) for k in each}
+        note = "; ".join(f"{k} {v:.3f} (perplexity × {np.exp(v - base[k]):.3f})" for k, v in each.items())
         steps = round(statistics.mean(line["steps"] for line in mine))
         mean = 100 * (statistics.mean(ratios) - 1)
         rows.append(Row(name, mean, 100 * (min(ratios) - 1), 100 * (max(ratios) - 1), "%",

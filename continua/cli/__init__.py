@@ -187,11 +187,21 @@ def recipes(
 def pareto(
     run: Annotated[Path, typer.Argument(help="A run of an elastic recipe (any run will do).")],
     size: Annotated[
-        list[str] | None, typer.Option(help="A size such as d=64,h=2,z=3. May be repeated; the usual grid if left out.")
+        list[str] | None,
+        typer.Option(help="A size such as d=64,h=2,z=3 or z=2+1+1. May be repeated; the usual grid if left out."),
     ] = None,
-    windows: Annotated[int, typer.Option(help="How many held-out windows to read for each size; 0 reads all.")] = 64,
+    windows: Annotated[
+        int | None,
+        typer.Option(help="How many held-out windows to read for each size; 0 reads all. By default 64, of many 16."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Where the picture goes. By default RUN/pareto.png.")] = None,
     *,
+    many: Annotated[
+        bool, typer.Option("--many", help="More than a hundred sizes; times of those that nothing beats.")
+    ] = False,
+    beside: Annotated[
+        Path | None, typer.Option(help="A .json with other models to draw: a list of name, flops and loss.")
+    ] = None,
     device: Device = "auto",
     threads: Threads = None,
     trust: Annotated[
@@ -201,7 +211,7 @@ def pareto(
     """Measure one checkpoint at many sizes: loss, time, FLOPs, memory, and which sizes nothing beats."""
     from continua.cli.pareto import run as go
 
-    go(run, size or [], windows, out, ready(device, threads), trust)
+    go(run, size or [], windows, out, ready(device, threads), trust, many=many, beside=beside)
 
 
 @app.command()

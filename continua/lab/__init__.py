@@ -28,16 +28,21 @@ from continua.lab.canvas import (
     plot_staircase,
 )
 from continua.lab.cost import (
+    Beside,
     Complexity,
     CostItem,
     Depth,
     Pareto,
     Point,
     depth_front,
+    line_through,
+    many_sizes,
     pareto,
     plot_depth,
     predict,
+    read_beside,
     size_grid,
+    write_beside,
 )
 from continua.lab.particles import (
     INTERACTIONS,
@@ -146,6 +151,7 @@ __all__ = [
     "INTERACTIONS",
     "PATTERNS",
     "AttentionMap",
+    "Beside",
     "Branch",
     "ByFourier",
     "ByHarmonics",
@@ -220,10 +226,12 @@ __all__ = [
     "layer_factor",
     "layers",
     "leaders",
+    "line_through",
     "line_wasserstein",
     "log_energy",
     "log_growth_rates",
     "look",
+    "many_sizes",
     "mean_cosine",
     "mean_entropy",
     "mean_field",
@@ -253,6 +261,7 @@ __all__ = [
     "plot_staircase",
     "polygon_rates",
     "predict",
+    "read_beside",
     "rollout",
     "rotated_rates",
     "separation",
@@ -267,6 +276,7 @@ __all__ = [
     "stability",
     "substeps",
     "synchronised",
+    "write_beside",
 ]
 
 _RENAMED = {"Along": "ProbeEvery", "Cost": "CostItem", "Course": "History"}

@@ -24,6 +24,7 @@ from continua.training.progress import Bar, Progress
 from continua.training.prolongation import AsMade, Copied, Prolongation
 from continua.training.run import Run
 from continua.training.settings import Training
+from continua.training.size_laws import ByGap, Diagonal, LearningPlan
 from continua.training.sizes import Lesson, LessonPlan, SizeLaw, SmallerSizes
 
 __all__ = [
@@ -31,7 +32,9 @@ __all__ = [
     "AnswerImitation",
     "AsMade",
     "Bar",
+    "ByGap",
     "Copied",
+    "Diagonal",
     "Discretisations",
     "Elastic",
     "Fitted",
@@ -41,6 +44,7 @@ __all__ = [
     "Imitation",
     "JacobianNorm",
     "KineticEnergy",
+    "LearningPlan",
     "Lesson",
     "LessonPlan",
     "Modes",

@@ -28,6 +28,7 @@ from continua.training.penalty import penalties as as_penalties
 from continua.training.progress import Bar, Closing, OnProgress, Progress
 from continua.training.run import Run
 from continua.training.settings import Training
+from continua.training.size_laws import heard, kept, recalled
 from continua.training.state import State
 
 SKIPS = 3  # bad steps in a row before going back
@@ -178,6 +179,7 @@ class Loop:
         factor = self.schedule.factor((step + 1) * example.samples, training.steps * example.samples)
         self.between = False
         self._update(factor)
+        heard(self.sizes, self.objective.lessons, terms)
         self._begin()
         self.at.step = step + 1
         self.bad = 0
@@ -312,11 +314,12 @@ class Loop:
         if self.folder is None:
             return
         tensors, plain = self.optimisers.state()
+        grown = {} if self.growing is None else {"growth": self.growing.plain()}
         state = {
             "model": whole(self.model.state_dict()),  # every process takes part in gathering
             "optimiser": (whole(tensors), plain),
             "config": description(self.model),
-            "progress": {**self.at.plain(), **({} if self.growing is None else {"growth": self.growing.plain()})},
+            "progress": {**self.at.plain(), **grown, **kept(self.sizes)},
         }
         written = self.world.leads and self.folder.save(self.at.step, state, improved)
         if self.world.told(int(written)):
@@ -339,6 +342,7 @@ class Loop:
         self._load_optimisers(path, like)
         if self.growing is not None:
             self.growing.recall(progress["growth"])
+        recalled(self.sizes, progress.get("lessons"))
         self.at = at
         folder.best = checkpoint.best_of(path)
         self.saved = self.at.step

@@ -36,8 +36,8 @@ class LessonPlan(Protocol):
         """
         ...
 
-    def drew(self, sizes: Mapping[str, int]) -> bool:
-        """Whether training may have drawn a size."""
+    def drew(self, sizes: Mapping[str, Any]) -> bool:
+        """Whether training may have drawn a size: numbers by letter, for steps that are joined their lengths."""
         ...
 
 
@@ -48,6 +48,15 @@ class SizeLaw(Protocol):
     def over(self, model: Any) -> LessonPlan:
         """The law for one model."""
         ...
+
+
+def native_sizes(model: Any) -> dict[str, int]:
+    """Width, heads and steps of a model, whose steps are to be known."""
+    native = model.native
+    if not isinstance(native.z, Fixed):
+        remedy = "Make the model with fixed steps: at(z=6)."
+        raise ConfigError("sizes are numbers of steps", got=native.z, remedy=remedy)
+    return {"d": native.d.n, "h": native.h.n, "z": native.z.steps}
 
 
 @register
@@ -91,10 +100,7 @@ class SmallerSizes:
     def over(self, model: Any) -> "Sizes":
         """The law for one model: its native sizes are all of it."""
         native = model.native
-        if not isinstance(native.z, Fixed):
-            remedy = "Make the model with fixed steps: at(z=6)."
-            raise ConfigError("sizes are numbers of steps", got=native.z, remedy=remedy)
-        full = {"d": native.d.n, "h": native.h.n, "z": native.z.steps}
+        full = native_sizes(model)
         full |= {"e": native.e.n} if self.e else {}
         full |= {"m": native.m.n} if self.m else {}
         usual = {
@@ -167,14 +173,38 @@ class Sizes:
             return {k: min(sizes) for k, sizes in self.choices.items()}
         return {k: sizes[pick(len(sizes))] for k, sizes in self.choices.items()}
 
-    def drew(self, sizes: Mapping[str, int]) -> bool:
-        """Whether training may have drawn a size."""
-        if all(sizes.get(k, n) == (n if k != "z" else 2 * n) for k, n in self.full.items()) and self.law.deep > 0:
+    def drew(self, sizes: Mapping[str, Any]) -> bool:
+        """Whether training may have drawn a size: numbers by letter, for steps that are joined their lengths.
+
+        Where m is left out it follows d; e, h, d and z are the native ones then.
+        """
+        given = {**sizes, "m": self._following(sizes)} if "m" in self.full and "m" not in sizes else sizes
+        if any(k not in self.full for k in given):  # an axis that is never drawn
+            return False
+        full = {k: given.get(k, n) for k, n in self.full.items()}
+        if full == {**self.full, "z": 2 * self.full["z"]} and self.law.deep > 0:
             return True
+        if isinstance(full["z"], tuple):
+            return self._drew_joining(full)
         known = {k: {*self.choices[k], n} for k, n in self.full.items()}
         if self.law.joined > 0:
             known["z"] |= set(range(1, self.full["z"]))
-        return all(sizes.get(k, n) in known[k] for k, n in self.full.items())
+        return all(full[k] in known[k] for k in full)
+
+    def _drew_joining(self, sizes: Mapping[str, Any]) -> bool:
+        """Lengths of native steps, where these are joined at all."""
+        native = self.full["z"]
+        lengths = sizes["z"]
+        drawn = 2 < native == sum(lengths) and len(lengths) < native and lengths != never_joined(native)
+        return (
+            drawn
+            and self.law.joined > 0
+            and all(sizes[k] in {*self.choices[k], n} for k, n in self.full.items() if k != "z")
+        )
+
+    def _following(self, sizes: Mapping[str, Any]) -> int:
+        """The hidden width that ``at`` gives to a width."""
+        return max(1, round(self.full["m"] * sizes.get("d", self.full["d"]) / self.full["d"]))
 
 
 def never_joined(steps: int) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Foreign runs are read without running anything; runs are carried elsewhere; ends and odd places."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -285,11 +286,12 @@ def test_paths_with_brackets_are_paths(tmp_path: Path) -> None:
 def test_sizes_are_relative_to_native_and_join_what_was_measured(run: Path) -> None:
     first = said("pareto", run, "--size", "d=4,h=1")
     assert first.exit_code == 0, first.exception
-    native = re.search(r"d=8 h=2 z=2 +│ +([\d.]+) │ +\+0.0 %", first.output)
-    small = re.search(r"d=4 h=1 z=2 +│ +([\d.]+) │ +([+-][\d.]+) %", first.output)
+    native = re.search(r"d=8 h=2 z=2 *│ +([\d.]+)│ +\+0.0│ +×1.000│", first.output)
+    small = re.search(r"d=4 h=1 z=2 *│ +([\d.]+)│ +([+-][\d.]+)│ +×([\d.]+)│", first.output)
     assert native is not None
     assert small is not None
     assert float(small[2]) == pytest.approx(100 * (float(small[1]) / float(native[1]) - 1), abs=0.1)
+    assert float(small[3]) == pytest.approx(math.exp(float(small[1]) - float(native[1])), abs=1e-3), "of perplexities"
     assert said("pareto", run, "--size", "z=1").exit_code == 0
     kept = Pareto.load(run / "pareto.json")
     assert [point.name for point in kept.points] == ["d=8 h=2 z=2", "d=8 h=2 z=1", "d=4 h=1 z=2"]

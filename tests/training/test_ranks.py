@@ -19,7 +19,19 @@ from continua.axes import at
 from continua.models import zoo
 from continua.models.elastic import elastic
 from continua.optim import AdamW, ByRole, Muon
-from continua.training import Copied, Elastic, Growth, KineticEnergy, Progress, Run, Stage, compiled, fit
+from continua.training import (
+    ByGap,
+    Copied,
+    Elastic,
+    Growth,
+    KineticEnergy,
+    Progress,
+    Run,
+    SizeLaw,
+    Stage,
+    compiled,
+    fit,
+)
 from continua.training.distributed import World, joined
 from tests.forked import together
 from tests.runs import silent, states, steps_of, tiny_model, tiny_task, tiny_text
@@ -50,7 +62,7 @@ def trained(run: Any, precision: str, sharded: bool = False, watch: Any = None) 
     )
 
 
-def grown(run: Path) -> Any:
+def grown(run: Path, law: SizeLaw | None = None) -> Any:
     """A model that grows twice, from short contexts on, its new nodes copies, with lessons for other sizes."""
     torch.manual_seed(0)
     model = elastic(zoo.gpt2(vocab=tiny_task().tokens.size, d=16, heads=2, depth=2, context=8)).double()
@@ -63,7 +75,7 @@ def grown(run: Path) -> Any:
         watch=silent,
         steps=10,
         grow=Growth(stages, Copied()),
-        elastic=Elastic(start=0.0, draws=1),
+        elastic=Elastic(start=0.0, draws=1) if law is None else Elastic(law=law),
         evaluate_every=10,
     )
 
@@ -99,6 +111,7 @@ def work(folder: Path) -> None:
             assert trained(folder / f"{kind}-begun-few", "float64", sharded, stop).ended == "interrupted"
             assert trained(folder / f"{kind}-ended-few", "float64", sharded).ended == "done"
         grown(folder / "copied-grown")
+        grown(folder / "copied-gap", ByGap())
 
 
 def work_by_graphs(folder: Path) -> None:
@@ -120,6 +133,7 @@ def done(tmp_path_factory) -> Path:
         trained(folder / f"one-{precision}", precision)
     trained(folder / "one-few", "float64")
     grown(folder / "one-grown")
+    grown(folder / "one-gap", ByGap())
     for kind in KINDS:
         assert trained(folder / f"{kind}-ended-few", "float64", watch=stop).ended == "interrupted"
     together(work, folder, folder=folder)
@@ -159,8 +173,9 @@ def test_a_checkpoint_of_two_processes_goes_on_with_one_and_back(done, kind, whi
 
 
 @pytest.mark.spec("B8", "B1", "T11")
-def test_two_processes_grow_as_one_does(done) -> None:
-    run, one = done / "copied-grown", done / "one-grown"
+@pytest.mark.parametrize("law", ["grown", "gap"])
+def test_two_processes_grow_as_one_does(done, law) -> None:
+    run, one = done / f"copied-{law}", done / f"one-{law}"
     for name in ("loss", "elastic"):
         assert (curve(run, name) - curve(one, name)).abs().max() < CLOSE["float64"], name
     assert len(curve(one, "elastic")) == 4, "lessons when it has grown"

@@ -1,18 +1,25 @@
 """What a model costs: FLOPs, bytes and seconds over its sizes, and evaluations over tolerances."""
 
+from continua.lab.cost.beside import Beside, line_through, read_beside, write_beside
 from continua.lab.cost.complexity import Complexity, CostItem, predict
-from continua.lab.cost.pareto import Pareto, Point, pareto, size_grid
+from continua.lab.cost.pareto import Pareto, many_sizes, pareto, size_grid
+from continua.lab.cost.point import Point
 from continua.lab.cost.tolerance import Depth, depth_front, plot_depth
 
 __all__ = [
+    "Beside",
     "Complexity",
     "CostItem",
     "Depth",
     "Pareto",
     "Point",
     "depth_front",
+    "line_through",
+    "many_sizes",
     "pareto",
     "plot_depth",
     "predict",
+    "read_beside",
     "size_grid",
+    "write_beside",
 ]

@@ -1,11 +1,12 @@
 """One checkpoint at many sizes: loss, time, FLOPs and memory of each, and the front of those that nothing beats."""
 
+import itertools
 import json
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,19 @@ from continua.axes import Discretisation, at
 from continua.devices import machine
 from continua.errors import ConfigError
 from continua.files import read_bytes, write_text
+from continua.lab.cost.beside import Beside
 from continua.lab.cost.complexity import predict
 from continua.lab.cost.memory import peak_bytes
-from continua.lab.figure import pyplot, save
+from continua.lab.cost.pareto_picture import draw, draw_many
+from continua.lab.cost.point import Point, typed_size
 from continua.lab.progress import ReportCount
 from continua.models import FrozenView, View
 from continua.tasks import Example, Task
 from continua.tree import tensors
 
 EQUAL = 1e-6  # losses this close, in relative terms, are one: twice the width gives the native answers to round-off
-CLOSE = 1.4  # ratio of costs whose names would touch
-NEAR = 0.06  # of the range of losses: the same
+WIDTHS = (0.25, 0.5, 0.625, 0.75, 1.0)  # shares of d in a large grid
+QUARTERS = (0.25, 0.5, 0.75, 1.0)  # those of h and z
 BUDGETS = {"latency": "seconds", "flops": "flops", "memory": "bytes"}
 UNITS = {
     "latency": {"s": 1.0, "ms": 1e-3, "us": 1e-6},
@@ -35,43 +38,33 @@ UNITS = {
 
 
 @dataclass(frozen=True)
-class Point:
-    """One size: the held-out loss, and seconds, FLOPs and bytes of one sample going forward.
-
-    ``bytes`` are those of the weights that this size reads and the most that are alive beside them during a pass.
-
-    ``trained`` is False for sizes that training never drew, None where that is not known.
-    """
-
-    sizes: dict[str, int]
-    loss: float
-    seconds: float
-    flops: int
-    bytes: int
-    trained: bool | None = None
-
-    @property
-    def name(self) -> str:
-        """``d=64 h=2 z=3``."""
-        return " ".join(f"{letter}={n}" for letter, n in self.sizes.items())
-
-    @property
-    def at(self) -> Discretisation:
-        """The discretisation to ask a model for."""
-        return at(**self.sizes)
-
-
-@dataclass(frozen=True)
 class Pareto:
-    """The sizes that were measured, the native one first, and on what machine: times are not those of another."""
+    """The sizes that were measured, the native one first, and on what machine: times are not those of another.
+
+    ``nats`` says that losses are nats a token, so that their exponentials are perplexities.
+    """
 
     points: tuple[Point, ...]
     measured_on: str = ""
+    nats: bool = False
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether every size has its time."""
+        return all(point.seconds is not None for point in self.points)
+
+    def perplexity_ratio(self, point: Point) -> float | None:
+        """The perplexity of a size over that of the native one, exp(loss − native loss); None where there is none."""
+        return math.exp(min(point.loss - self.points[0].loss, 700.0)) if self.nats else None
 
     def front(self, cost: str = "seconds") -> list[Point]:
-        """Sizes for which no other one is at most as costly and better (by more than round-off), by rising cost."""
+        """Sizes for which no other one is at most as costly and better (by more than round-off), by rising cost.
+
+        Sizes whose cost was not measured are left out.
+        """
         front: list[Point] = []
-        for point in sorted(self.points, key=lambda p: (getattr(p, cost), p.loss)):
+        known = [point for point in self.points if getattr(point, cost) is not None]
+        for point in sorted(known, key=lambda p: (getattr(p, cost), p.loss)):
             if not front or point.loss < front[-1].loss - EQUAL * abs(front[-1].loss):
                 front.append(point)
         return front
@@ -82,9 +75,10 @@ class Pareto:
             if name not in BUDGETS:
                 remedy = f"Use {', '.join(BUDGETS)}."
                 raise ConfigError("a budget is a limit for one sample", got=name, remedy=remedy)
-        fits = [p for p in self.points if all(getattr(p, BUDGETS[k]) <= limit for k, limit in budget.items())]
+        known = [p for p in self.points if all(getattr(p, BUDGETS[k]) is not None for k in budget)]
+        fits = [p for p in known if all(getattr(p, BUDGETS[k]) <= limit for k, limit in budget.items())]
         if not fits:
-            least = ", ".join(typed_budget(k, min(getattr(p, BUDGETS[k]) for p in self.points)) for k in budget)
+            least = ", ".join(typed_budget(k, min(getattr(p, BUDGETS[k]) for p in known)) for k in budget)
             asked = ", ".join(typed_budget(k, v) for k, v in budget.items())
             raise ConfigError("no measured size fits", got=asked, remedy=f"The least that was measured: {least}.")
         return min(fits, key=lambda p: p.loss)
@@ -93,10 +87,8 @@ class Pareto:
         """Write the points as JSON."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(
-            path,
-            json.dumps({"measured_on": self.measured_on, "points": [asdict(point) for point in self.points]}, indent=1),
-        )
+        said = {"measured_on": self.measured_on, "nats": self.nats, "points": [asdict(point) for point in self.points]}
+        write_text(path, json.dumps(said, indent=1))
         return path
 
     @classmethod
@@ -110,7 +102,7 @@ class Pareto:
             raise ConfigError(f"{path} is no table of sizes", got=repr(problem), remedy=remedy) from problem
         if not points:
             raise ConfigError(f"{path} is no table of sizes", got="none in it", remedy="Delete it and measure again.")
-        return cls(points, str(said.get("measured_on", "")))
+        return cls(points, str(said.get("measured_on", "")), said.get("nats") is True)
 
     def joined(self, earlier: "Pareto") -> "Pareto":
         """These points and those of ``earlier`` at other sizes, if both measured the native size of one model alike
@@ -126,59 +118,31 @@ class Pareto:
         if before.sizes != native.sizes or abs(before.loss - native.loss) > EQUAL * abs(native.loss):
             return self
         known = [point.sizes for point in self.points]
-        more = (point for point in earlier.points if point.sizes not in known)
-        return Pareto((*self.points, *more), self.measured_on)
+        more = [point for point in earlier.points if point.sizes not in known]
+        timed = {point.name: point for point in earlier.points if point.seconds is not None}
+        own = [timed.get(point.name, point) if point.seconds is None else point for point in self.points]
+        return replace(self, points=(*own, *more))
 
-    def plot(self, path: str | Path, title: str = "One checkpoint, many sizes") -> Path:
-        """Loss over time and over FLOPs, with the fronts; hollow marks are sizes that training never saw."""
-        plt = pyplot()
-        figure, panels = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained", sharey=True)
-        for panel, cost, unit, label in (
-            (panels[0], "seconds", 1e3, "milliseconds for one sample"),
-            (panels[1], "flops", 1e-6, "million FLOPs for one sample"),
-        ):
-            front = self.front(cost)
-            panel.plot([getattr(p, cost) * unit for p in front], [p.loss for p in front], color="0.75", zorder=1)
-            for i, point in enumerate(self.points):
-                fill = "white" if point.trained is False else "#0072b2" if i else "#d55e00"
-                edge = "#0072b2" if i else "#d55e00"
-                panel.scatter(getattr(point, cost) * unit, point.loss, s=46, color=fill, edgecolors=edge, zorder=2)
-            self._name(panel, front, cost, unit)
-            panel.set(xlabel=label, xscale="log")
-            panel.margins(x=0.25)
-            panel.xaxis.set_major_formatter(plt.FuncFormatter(lambda value, _: f"{value:g}"))
-            panel.xaxis.set_minor_formatter(plt.FuncFormatter(lambda value, _: _round(value)))
-            panel.tick_params(axis="x", which="both", labelsize=8)
-            panel.grid(alpha=0.25)
-        panels[0].set_ylabel("held-out loss")
-        figure.suptitle(f"{title}  (orange: native; hollow: never trained)", fontsize=12)
-        return save(plt, figure, path)
+    def plot(self, path: str | Path, title: str = "One checkpoint, many sizes", beside: Sequence[Beside] = ()) -> Path:
+        """Loss over time and over FLOPs, with the fronts; hollow marks are sizes that training never saw.
 
-    def _name(self, panel: Any, front: list[Point], cost: str, unit: float) -> None:
-        """Names to the left below their marks; to the right above where that of the neighbour is in the way."""
-        losses = [p.loss for p in self.points]
-        near = NEAR * (max(losses) - min(losses))
-        moved = False
-        for before, p in zip([None, *front], front, strict=False):
-            touch = before is not None and getattr(p, cost) < CLOSE * getattr(before, cost)
-            moved = not moved and touch and before is not None and before.loss - p.loss < near
-            shift, side = ((6, 5), "left") if moved else ((-5, -9), "right")
-            place = (getattr(p, cost) * unit, p.loss)
-            panel.annotate(p.name, place, shift, textcoords="offset points", fontsize=7, ha=side)
+        Where not every size has a time, or other models are given (``beside``), loss over FLOPs alone, coloured by the
+        number of steps, with the line through those models.
+        """
+        over_flops = self.front("flops")
+        if self.is_timed and not beside:
+            return draw(self.points, self.front(), over_flops, path, title, self.nats)
+        return draw_many(self.points, over_flops, path, title, self.nats, beside)
 
 
 def _point(line: dict[str, Any]) -> Point:
     """A point of a file, with numbers where numbers belong."""
-    sizes = {str(letter): int(n) for letter, n in line["sizes"].items()}
+    sizes = {str(k): tuple(map(int, n)) if isinstance(n, list) else int(n) for k, n in line["sizes"].items()}
     trained = line.get("trained")
+    seconds = None if line["seconds"] is None else float(line["seconds"])
+    peak = None if line["bytes"] is None else int(line["bytes"])
     known = trained if isinstance(trained, bool) else None
-    cost = (float(line["loss"]), float(line["seconds"]), int(line["flops"]), int(line["bytes"]))
-    return Point(sizes, *cost, known)
-
-
-def _round(value: float) -> str:
-    """2, 3 and 5 of each decade are named, the others would touch."""
-    return f"{value:g}" if f"{value:e}"[0] in "235" else ""
+    return Point(sizes, float(line["loss"]), seconds, int(line["flops"]), peak, known)
 
 
 def size_grid(model: Any) -> list[Discretisation]:
@@ -194,20 +158,44 @@ def size_grid(model: Any) -> list[Discretisation]:
     return [at(d=a, h=b, z=c) for a, b, c in dict.fromkeys(wishes)]
 
 
+def many_sizes(model: Any) -> list[Discretisation]:
+    """The native size, and quarters to all of d, h, z and m with each other; more of one axis, and twice the steps.
+
+    The hidden width m follows d, or is half of that, but never less than a quarter of the native one. Of a model with
+    4 heads and 4 steps these are more than a hundred sizes.
+    """
+    native = model.native
+    full = (native.d.n, native.h.n, native.z.steps)
+    shares = [*itertools.product(WIDTHS, QUARTERS, QUARTERS, (1.0, 0.5))]
+    shares += [(d, 1.0, 2.0, 1.0) for d in WIDTHS]
+    shares += [(2.0, 1.0, 1.0, 1.0), (1.0, 2.0, 1.0, 1.0), (1.0, 1.0, 1.0, 2.0), (1.0, 1.0, 1.0, 0.25)]
+    found = [model.native]
+    for *of_three, hidden in sorted(shares, key=lambda each: each != (1.0,) * 4):
+        d, h, z = (max(1, round(n * share)) for n, share in zip(full, of_three, strict=True))
+        if hidden == 1.0:
+            found.append(at(d=d, h=h, z=z))
+        elif hidden * of_three[0] >= QUARTERS[0]:
+            found.append(at(d=d, h=h, z=z, m=max(1, round(native.m.n * hidden * of_three[0]))))
+    return list({point_name(model, wish): wish for wish in reversed(found)}.values())[::-1]
+
+
 @torch.no_grad()
 def pareto(
     model: Any,
     task: Task,
     sizes: Iterable[Discretisation] | None = None,
-    trained: Callable[[dict[str, int]], bool] | None = None,
+    trained: Callable[[dict[str, Any]], bool] | None = None,
     rounds: int = 5,
     watch: ReportCount | None = None,
+    *,
+    front_only: bool = False,
 ) -> Pareto:
     """Measure ``model`` at each of ``sizes`` (``size_grid`` if None) on the held-out data of ``task``.
 
     Times are medians of ``rounds`` interleaved forward passes of one sample with weights that are held, after one
-    that is not counted.
-    ``trained`` tells of sizes by letter whether training drew them.
+    that is not counted. ``front_only`` measures times and memory of the native size and of those on the front over
+    FLOPs alone: for grids of many sizes, such as ``many_sizes``. ``trained`` tells of sizes by letter whether training
+    drew them.
     """
     asked = list(size_grid(model) if sizes is None else sizes)
     if not asked:
@@ -215,27 +203,37 @@ def pareto(
     device = next(model.parameters()).device
     sample = task.example(0, 0).rows(slice(0, 1)).to(device)
     was = model.training
-    total = len(asked) * 2
-    done = 0
     model.eval()
     views = [model.at(wish) for wish in asked]
-    frozen = [view.held() for view in views]
-    seconds = _interleaved(frozen, sample, rounds)
     points = []
-    for view, held, took in zip(views, frozen, seconds, strict=True):
-        named = _sizes(model.settle(view.discretisation))
-        loss = task.evaluate(view).main
-        done += 1
-        if watch is not None:
-            watch(done, total)
+    nats = False
+    for done, view in enumerate(views, 1):
+        named = _sizes(model, model.settle(view.discretisation))
+        score = task.evaluate(view)
+        nats = "perplexity" in score.values
         work = predict(view, 1, *_tokens(view, sample))
-        peak = _bytes(held, sample)
-        done += 1
-        points.append(Point(named, loss, took, work.forward, peak, None if trained is None else trained(named)))
+        points.append(Point(named, score.main, None, work.forward, None, None if trained is None else trained(named)))
         if watch is not None:
-            watch(done, total)
+            watch(done, len(asked) if front_only else 2 * len(asked))
+    found = _timed(views, Pareto(tuple(points), machine(device), nats), sample, rounds, watch, front_only)
     model.train(was)
-    return Pareto(tuple(points), machine(device))
+    return found
+
+
+def _timed(
+    views: Sequence[View], found: Pareto, sample: Example, rounds: int, watch: ReportCount | None, front_only: bool
+) -> Pareto:
+    """Seconds and bytes of the native size and of the front, or of all."""
+    front = {id(point) for point in (found.points[0], *found.front("flops"))}
+    chosen = [i for i, point in enumerate(found.points) if not front_only or id(point) in front]
+    frozen = [views[i].held() for i in chosen]
+    seconds = _interleaved(frozen, sample, rounds)
+    points = list(found.points)
+    for done, (i, held, took) in enumerate(zip(chosen, frozen, seconds, strict=True), 1):
+        points[i] = replace(points[i], seconds=took, bytes=_bytes(held, sample))
+        if watch is not None:
+            watch(len(points) + done, len(points) + len(chosen))
+    return replace(found, points=tuple(points))
 
 
 def _bytes(held: FrozenView, sample: Example) -> int:
@@ -258,9 +256,28 @@ def typed_budget(name: str, value: float) -> str:
     return f"{name}={math.ceil(round(shown * 10**digits, 6)) / 10**digits:g}{unit}"
 
 
-def _sizes(chosen: Discretisation) -> dict[str, int]:
-    """What a settled discretisation is called: d, h and z, which ``at`` understands again."""
-    return {"d": chosen.d.n, "h": chosen.h.n, "z": chosen.z.steps}  # type: ignore[union-attr]
+def _sizes(model: Any, chosen: Discretisation) -> dict[str, int | tuple[int, ...]]:
+    """What a settled discretisation is called, so that ``at`` understands it again.
+
+    d, h and z (lengths of steps where they are named), and m and e where they are not what follows from these.
+    """
+    sizes: dict[str, Any] = {"d": chosen.d.n, "h": chosen.h.n, "z": _steps(model, chosen.z)}  # type: ignore[union-attr]
+    usual = model.settle(at(d=chosen.d))
+    return sizes | {k: getattr(chosen, k).n for k in "me" if getattr(chosen, k).n != getattr(usual, k).n}
+
+
+def _steps(model: Any, z: Any) -> int | tuple[int, ...]:
+    """The number of steps, or their lengths where these are not those that the number alone gives."""
+    if z.lengths is None:
+        return int(z.steps)
+    usual = model.settle(at(z=z.steps)).z.walk((0.0, 1.0))
+    same = all(math.isclose(one[0], two[0]) for one, two in zip(z.walk((0.0, 1.0)), usual, strict=True))
+    return int(z.steps) if same else tuple(z.lengths)
+
+
+def point_name(model: Any, wish: Discretisation) -> str:
+    """What a size of a model is called."""
+    return " ".join(f"{letter}={typed_size(n)}" for letter, n in _sizes(model, model.settle(wish)).items())
 
 
 def _tokens(view: View, sample: Example) -> tuple[int, Discretisation, int]:
