@@ -2,8 +2,7 @@
 
 import importlib.util
 import re
-import subprocess
-import sys
+import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import continua as ct
 from continua.models import Observations, Readout
 from continua.operators import PreNorm
 from tests.exact import EXACT, gap, gradients, numbers, worst
+from tests.forked import forked
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "one_file.py"
 B, CHANNELS = 2, 2
@@ -159,13 +159,21 @@ def test_one_file_is_the_library(place: Place, mass: dict[str, float]) -> None:
 
 
 @pytest.mark.spec("M8", "M9")
-def test_the_script_prints_its_tables_and_keeps_its_promises() -> None:
+def test_the_script_prints_its_tables_and_keeps_its_promises(tmp_path: Path) -> None:
     """It asserts the orders and the parity that it prints, so exit code zero means they hold."""
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert re.findall(r"^  ([a-z])  ", done.stdout, re.MULTILINE) == list("ttdhemz")
-    assert "nn.TransformerEncoderLayer" in done.stdout
-    assert done.stderr == ""
+    script = forked(run_script, SCRIPT, folder=tmp_path)
+    code = script.ended(60)
+    script.kill()
+    err = script.err.read_text()
+    assert code == 0, err
+    out = script.out.read_text()
+    assert re.findall(r"^  ([a-z])  ", out, re.MULTILINE) == list("ttdhemz")
+    assert "nn.TransformerEncoderLayer" in out
+    assert err == ""
+
+
+def run_script(path: Path) -> None:
+    runpy.run_path(str(path), run_name="__main__")
 
 
 def test_the_example_is_plain_torch_and_short() -> None:
