@@ -31,6 +31,11 @@ class Parametrisation(Protocol):
         """Whether operators learn, beside their weights, how these change with the size."""
         ...
 
+    @property
+    def calibrated_along(self) -> str:
+        """The axes along which they learn it."""
+        ...
+
     def field(self, letters: str, std: float = 0.0, mean: float = 0.0, role: Role | None = None) -> Field:
         """Return a new field over ``letters`` whose values have about this spread around ``mean``."""
         ...
@@ -70,12 +75,14 @@ def kernel(weights: Parametrisation, letters: str, inputs: str, gain: float = 1.
 class ByBasis:
     """Every weight is an ``Expansion`` with the same basis along each letter; no basis for ``z``: autonomous.
 
-    ``calibrated`` operators learn, beside their weights, how these change with the size (``operators.Calibration``).
+    ``calibrated`` operators learn, beside their weights, how these change with the size (``operators.Calibration``),
+    along the axes ``calibrated_along``.
     """
 
     axes: Axes
     bases: Mapping[Letter, Basis]
     calibrated: bool = False
+    calibrated_along: str = "dhz"
 
     def __post_init__(self) -> None:
         missing = [letter for letter in "dhem" if letter not in self.bases]
@@ -121,6 +128,11 @@ class ByNetwork:
     def calibrated(self) -> bool:
         """No: networks are smooth, and are read at any size as they are."""
         return False
+
+    @property
+    def calibrated_along(self) -> str:
+        """No axis."""
+        return ""
 
     def field(self, letters: str, std: float = 0.0, mean: float = 0.0, role: Role | None = None) -> Field:
         """Return the network over the letters."""

@@ -8,24 +8,28 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 
 from continua import constants
-from continua.axes import Grids, mass_of
+from continua.axes import WIDTHS, Grids, mass_of
 from continua.fields import Expansion, Parametrisation, Role, Use
 from continua.fields.role import VECTOR
 from continua.operators.weights import Weight
 from continua.typing import Letter, Tensor
 
-ALONG = "dhz"
+EVERYWHERE = "dhz"  # axes that every calibrated weight may have gains along
 FINEST = -1.0  # log2 of a step in units of the native one, where steps are searched for
 HALF = -0.5 * math.log(2)  # rough weights add up like √n: half of what the quadrature weights mend is taken back
 
 
 @dataclass(frozen=True)
 class Target:
-    """A weight that is calibrated: its role, the letters of it that get a gain, the axis whose integral it enters."""
+    """A weight that is calibrated: its role, the letters of it that get a gain, the axis whose integral it enters.
+
+    ``own`` is an axis that this weight alone is integrated over: it has gains along it too.
+    """
 
     role: Role
     letters: str
     integral: Letter | None = None
+    own: Letter | None = None
 
 
 class Calibration(nn.Module):
@@ -33,31 +37,41 @@ class Calibration(nn.Module):
 
     s_k = log2(native nodes / nodes) ≥ 0 along k = d and h, and log2(step / native step) along z, at each depth; finer
     widths than the native one need nothing, since weights are constant on its cells. g_k are fields over one letter of
-    the weight, so sizes that were never trained lie between those that were. On the native
-    grid nothing is read and nothing changes. ``targets`` are the weights by name.
+    the weight, so sizes that were never trained lie between those that were. Where the parametrisation asks for gains
+    along m and e too, s_e is as along h, and s_m as along d less what it is for the m that follows d: a width alone has
+    s_m = 0. On the native grid nothing is read and nothing changes. ``targets`` are the weights by name.
     """
 
     def __init__(self, weights: Parametrisation, targets: Mapping[str, Target]) -> None:
         super().__init__()
-        self.native = {letter: mass_of(weights.axes[letter]) for letter in "dh"}
+        self.native = {letter: mass_of(weights.axes[letter]) for letter in WIDTHS}
         self.targets = dict(targets)
         self.fields = nn.ModuleDict()
+        self.along = {
+            name: [k for k in weights.calibrated_along if k in EVERYWHERE or k == target.own]
+            for name, target in targets.items()
+        }
         for name, target in targets.items():
             for letter in target.letters:
-                for k in ALONG:
-                    rough = target.integral == k and letter == target.letters[0]
+                for k in self.along[name]:
+                    rough = k in (target.integral, target.own) and letter == target.letters[0]
                     field = weights.field(f"z{letter}", mean=HALF if rough else 0.0, role=VECTOR)
                     self.fields[_name(name, letter, k)] = field  # type: ignore[assignment]
 
     def sizes(self, grids: Grids) -> dict[Letter, float | None]:
-        """s_d and s_h; s_z is None where it is a number for each depth."""
-        found: dict[Letter, float | None] = {k: max(0.0, math.log2(self.native[k] / grids[k].count)) for k in "dh"}
-        return {**found, "z": None}
+        """s_d, s_h, s_m and s_e; s_z is None where it is a number for each depth."""
+        found: dict[Letter, float | None] = {k: self._size(k, grids[k].count) for k in "dhe"}
+        following = max(1, round(self.native["m"] * grids.d.count / self.native["d"]))
+        return {**found, "m": self._size("m", grids.m.count) - self._size("m", following), "z": None}
+
+    def _size(self, k: Letter, count: int) -> float:
+        return max(0.0, math.log2(self.native[k] / count))
 
     def is_native(self, grids: Grids) -> bool:
-        """Whether every size is the native one."""
+        """Whether every size along which there are gains is the native one."""
         sizes = self.sizes(grids)
-        return grids.z is not None and grids.z.is_native and sizes["d"] == sizes["h"] == 0.0
+        known = {k for along in self.along.values() for k in along if k != "z"}
+        return grids.z is not None and grids.z.is_native and all(sizes[k] == 0.0 for k in known)
 
     def weights(self, grids: Grids) -> dict[str, Weight]:
         """What is to be read beside the operator's own weights."""
@@ -79,7 +93,7 @@ class Calibration(nn.Module):
             if weight not in rest:
                 continue
             for letter in target.letters:
-                named = {k: _name(weight, letter, k) for k in ALONG}
+                named = {k: _name(weight, letter, k) for k in self.along[weight]}
                 logs = [
                     _scaled(own[name], sizes[k], lengths, depths is not None)
                     for k, name in named.items()
@@ -96,7 +110,7 @@ class Calibration(nn.Module):
         """
         for name, target in self.targets.items():
             field = weights[name]
-            for letter in target.letters:
+            for letter in target.letters if k in self.along[name] else "":
                 gain: Any = self.fields[_name(name, letter, k)]
                 log = _aligned((before - after) * gain.coefficients, gain.letters, field.letters)
                 if target.role.use is Use.SHIFT:

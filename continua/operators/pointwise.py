@@ -93,7 +93,7 @@ class Pointwise(Operator):
     ) -> None:
         super().__init__()
         self.phi1, self.phi2 = phi1, phi2
-        self.calibration = calibration(weights, {"w2": Target(OUTPUT, "dm", integral="d")})
+        self.calibration = calibration(weights, {"w2": Target(OUTPUT, "dm", integral="d", own="m")})
         self.w1 = kernel(weights, "zmc", inputs="c")
         self.gate = kernel(weights, "zmc", inputs="c") if gated else None
         self.w2 = kernel(weights, "zdm", inputs="m", gain=gain, is_output=True)

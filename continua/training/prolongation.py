@@ -85,7 +85,7 @@ class Copied:
 
     def _fold(self, module: Any, own: Calibration, before: Structure, after: Structure) -> None:
         weights = {name: getattr(module, name) for name in own.targets}
-        for k in "dhz":
+        for k in "dhzme":
             was, becomes = (_size(own, k, structure) for structure in (before, after))
             if k in self.letters and was != becomes:
                 own.absorb(weights, k, was, becomes)

@@ -137,7 +137,7 @@ class Attention(Operator):
         self.bv = shared.field("zhe", role=SHIFT) if "v" in bias else None
         self.bo = weights.field("zd", role=SHIFT) if "o" in bias else None
         self.density: Field | None = weights.field("zh", role=DENSITY) if density else None
-        self.calibration = calibration(weights, {"o": Target(OUTPUT, "hd", integral="h")})
+        self.calibration = calibration(weights, {"o": Target(OUTPUT, "hd", integral="h", own="e")})
 
     def rho(self, grids: Grids) -> Tensor | None:
         """ρ(z, h) ≥ 0 with ∫ρ dμ(h) = mass(h): the normalised exponential of a field, or ``None`` for ρ = 1."""
