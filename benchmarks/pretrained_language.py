@@ -20,7 +20,7 @@ from tools import real_models
 WINDOW = 256  # tokens
 CALIBRATION = 64  # windows
 HELD_OUT = 32
-QUICK = (4, 4)
+QUICK = (2, 2)
 LIMIT = 1.36
 
 Logits = Callable[[Tensor], Tensor]

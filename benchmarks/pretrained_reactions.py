@@ -117,7 +117,7 @@ def accuracies(
 
     native = right(run(model.bert), unseen)
     tokens = sum(len(wanted) for _, _, wanted in unseen)
-    show(Row("masked tokens right, rxnfp, native", native, note=f"{tokens} tokens of {len(test)} composed reactions"))
+    show(Row("masked tokens right, rxnfp, native", native, note=f"{tokens} tokens of composed reactions"))
     full = Calibrated.of(model.bert, masked_too)
     made = None if elastic is None else elastic(folder, masked_too)
     for name, sizes in SIZES.items():

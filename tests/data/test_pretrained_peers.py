@@ -11,6 +11,7 @@ from tests.lazy import Lazily
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
+import pretrained_language as language
 import pretrained_peers as peers
 import pretrained_slices as slices
 from pretrained_texts import Tokens, embedded, likeness
@@ -95,3 +96,24 @@ def test_layers_are_dropped_where_it_hurts_least(full: peers.Calibrated) -> None
     last = peers.dropped(full, LAYERS, False, wanted)
     assert last.cosine > 1 - 1e-6
     assert peers.dropped(full, LAYERS - 1, True, wanted).cosine > 0
+
+
+@pytest.mark.spec("B11")
+@pytest.mark.parametrize("method", peers.METHODS, ids=lambda method: method.name)
+def test_a_small_llama_leaves_the_full_one_as_it_was(method: peers.Method) -> None:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=50, hidden_size=D, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=NODES, initializer_range=0.4,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval()
+    batch = Tokens(torch.randint(50, (1, 40)), torch.ones(1, 40, dtype=torch.bool), torch.tensor([0]))
+    maps = [layer.mlp.down_proj for layer in model.model.layers]
+    seen = peers.moments(maps, lambda ids, there: model.model(ids).last_hidden_state, [batch])
+    before = language.perplexity(lambda ids: model(ids).logits, [batch])
+    small = language.pruned(model, seen, method, NODES // 2)
+    whole = language.pruned(model, seen, method, NODES)
+    assert small.model.layers[1].mlp.gate_proj.out_features == NODES // 2
+    assert language.perplexity(lambda ids: whole(ids).logits, [batch]) == pytest.approx(before, rel=1e-4)
+    assert language.perplexity(lambda ids: small(ids).logits, [batch]) != pytest.approx(before, rel=1e-3)
+    assert language.perplexity(lambda ids: model(ids).logits, [batch]) == before
