@@ -125,7 +125,7 @@ def laws(job: Job, model: Transformer) -> tuple[Elastic | None, Growth | None]:
         return None, None
     if not job.muon:
         return Elastic(), None
-    grow = growth(model.native, USUAL.coarse, USUAL.half)
+    grow = growth(model.native, USUAL)
     return lessons(USUAL) if job.kind == "elastic" else None, grow
 
 

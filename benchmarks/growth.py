@@ -212,7 +212,7 @@ def image_job(job: Job) -> dict[str, Any]:
         model = image_model(sized(IMAGE[:3], job.name), job.seed)
         return {**asdict(job), **told(model, task, job, optimiser, None, None, {job.name: {}})}
     model = elastic(image_model(IMAGE[:3], job.seed))
-    grow = growth(model.native, USUAL.coarse, USUAL.half)
+    grow = growth(model.native, USUAL)
     views = {name: dict(zip("dhz", sized(IMAGE[:3], name), strict=True)) for name in PARTS}
     return {**asdict(job), **told(model, task, job, optimiser, grow, lessons(USUAL), views)}
 

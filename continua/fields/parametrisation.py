@@ -33,7 +33,7 @@ class Parametrisation(Protocol):
 
     @property
     def calibrated_along(self) -> str:
-        """The axes along which they learn it."""
+        """The axes along which they learn it; p is the place within a native step."""
         ...
 
     def field(self, letters: str, std: float = 0.0, mean: float = 0.0, role: Role | None = None) -> Field:

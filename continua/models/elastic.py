@@ -56,7 +56,7 @@ def _changed(plain: Any) -> Any:
         for letter in WIDTHS:
             changed["bases"][letter]["rule"] = {**changed["bases"][letter]["rule"], "kind": "Nested"}
         changed["calibrated"] = True
-        changed["calibrated_along"] = "dhzme"
+        changed["calibrated_along"] = "dhzmep"
     elif changed.get("kind") == "Discretisation":
         for letter in WIDTHS:
             changed[letter] = {**changed[letter], "kind": "Nested"}

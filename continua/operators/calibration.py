@@ -8,14 +8,15 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 
 from continua import constants
-from continua.axes import WIDTHS, Grids, mass_of
+from continua.axes import WIDTHS, Depths, Grids, mass_of
 from continua.fields import Expansion, Parametrisation, Role, Use
 from continua.fields.role import VECTOR
 from continua.operators.weights import Weight
 from continua.typing import Letter, Tensor
 
-EVERYWHERE = "dhz"  # axes that every calibrated weight may have gains along
+EVERYWHERE = "dhzp"  # axes that every calibrated weight may have gains along
 FINEST = -1.0  # log2 of a step in units of the native one, where steps are searched for
+COARSEST = 2.0  # of a step that joins four
 HALF = -0.5 * math.log(2)  # rough weights add up like √n: half of what the quadrature weights mend is taken back
 
 
@@ -39,7 +40,8 @@ class Calibration(nn.Module):
     widths than the native one need nothing, since weights are constant on its cells. g_k are fields over one letter of
     the weight, so sizes that were never trained lie between those that were. Where the parametrisation asks for gains
     along m and e too, s_e is as along h, and s_m as along d less what it is for the m that follows d: a width alone has
-    s_m = 0. On the native grid nothing is read and nothing changes. ``targets`` are the weights by name.
+    s_m = 0. s_p tells the parts of a native step apart that is taken in several: where the middle of the part lies in
+    it, from −1 to 1. On the native grid nothing is read and nothing changes. ``targets`` are the weights by name.
     """
 
     def __init__(self, weights: Parametrisation, targets: Mapping[str, Target]) -> None:
@@ -56,13 +58,15 @@ class Calibration(nn.Module):
                 for k in self.along[name]:
                     rough = k in (target.integral, target.own) and letter == target.letters[0]
                     field = weights.field(f"z{letter}", mean=HALF if rough else 0.0, role=VECTOR)
+                    if k == "p" and "z" not in field.letters:
+                        continue
                     self.fields[_name(name, letter, k)] = field  # type: ignore[assignment]
 
     def sizes(self, grids: Grids) -> dict[Letter, float | None]:
-        """s_d, s_h, s_m and s_e; s_z is None where it is a number for each depth."""
+        """s_d, s_h, s_m and s_e; s_z and s_p are None, numbers for each depth."""
         found: dict[Letter, float | None] = {k: self._size(k, grids[k].count) for k in "dhe"}
         following = max(1, round(self.native["m"] * grids.d.count / self.native["d"]))
-        return {**found, "m": self._size("m", grids.m.count) - self._size("m", following), "z": None}
+        return {**found, "m": self._size("m", grids.m.count) - self._size("m", following), "z": None, "p": None}
 
     def _size(self, k: Letter, count: int) -> float:
         return max(0.0, math.log2(self.native[k] / count))
@@ -70,7 +74,7 @@ class Calibration(nn.Module):
     def is_native(self, grids: Grids) -> bool:
         """Whether every size along which there are gains is the native one."""
         sizes = self.sizes(grids)
-        known = {k for along in self.along.values() for k in along if k != "z"}
+        known = {k for along in self.along.values() for k in along if k not in "zp"}
         return grids.z is not None and grids.z.is_native and all(sizes[k] == 0.0 for k in known)
 
     def weights(self, grids: Grids) -> dict[str, Weight]:
@@ -78,6 +82,8 @@ class Calibration(nn.Module):
         if self.is_native(grids):
             return {}
         sizes = self.sizes(grids)
+        if grids.z is None or not any(_places(grids.z).values()):
+            sizes["p"] = 0.0
         return {
             name: Weight(field)  # type: ignore[arg-type]
             for name, field in self.fields.items()
@@ -86,7 +92,7 @@ class Calibration(nn.Module):
 
     def fold(self, values: dict[str, Tensor], grids: Grids, depths: tuple[float, ...] | None) -> dict[str, Tensor]:
         """Apply what was read at some depths (None: at every one) to the weights it belongs to."""
-        lengths = _lengths(grids, depths)
+        changes = {"z": _logs(grids, depths), "p": _places_at(grids, depths)}
         sizes, own = self.sizes(grids), {name: values[name] for name in self.fields if name in values}
         rest = {name: value for name, value in values.items() if name not in own}
         for weight, target in self.targets.items():
@@ -95,7 +101,7 @@ class Calibration(nn.Module):
             for letter in target.letters:
                 named = {k: _name(weight, letter, k) for k in self.along[weight]}
                 logs = [
-                    _scaled(own[name], sizes[k], lengths, depths is not None)
+                    _scaled(own[name], sizes[k], changes.get(k, ()), depths is not None)
                     for k, name in named.items()
                     if name in own
                 ]
@@ -138,16 +144,13 @@ def _name(target: str, letter: Letter, k: Letter) -> str:
     return f"{target} over {letter} by {k}"
 
 
-def _scaled(gain: Tensor, size: float | None, lengths: tuple[float, ...] | None, each: bool) -> Tensor:
+def _scaled(gain: Tensor, size: float | None, changes: tuple[float, ...], each: bool) -> Tensor:
     """s·g; the steps of ``each`` depth for what varies over depth, their mean for what does not."""
     if size is not None:
         return size * gain
-    if lengths is None:
-        return FINEST * gain
-    logs = tuple(min(max(math.log2(length), FINEST), 2.0) for length in lengths)
     if not each:
-        return sum(logs) / len(logs) * gain
-    return constants.numbers(logs, gain.device, gain.dtype).view(-1, *[1] * (gain.dim() - 1)) * gain
+        return sum(changes) / len(changes) * gain
+    return constants.numbers(changes, gain.device, gain.dtype).view(-1, *[1] * (gain.dim() - 1)) * gain
 
 
 def _applied(value: Tensor, role: Role, letter: Letter, log: Tensor, grids: Grids) -> Tensor:
@@ -163,11 +166,31 @@ def _applied(value: Tensor, role: Role, letter: Letter, log: Tensor, grids: Grid
     return value * log.exp()[..., None, :]
 
 
-def _lengths(grids: Grids, depths: tuple[float, ...] | None) -> tuple[float, ...] | None:
-    """The steps taken at some depths (None: all of them), if they are known."""
-    if grids.z is None:
-        return None
-    return grids.z.lengths_at(grids.z.nodes if depths is None else depths)
+def _logs(grids: Grids, depths: tuple[float, ...] | None) -> tuple[float, ...]:
+    """log2 of the steps taken at some depths (None: all of them), the finest where steps are searched for."""
+    nodes = () if grids.z is None else grids.z.nodes if depths is None else depths
+    lengths = None if grids.z is None else grids.z.lengths_at(nodes)
+    if lengths is None:
+        return (FINEST,) * max(1, len(depths or ()))
+    return tuple(min(max(math.log2(length), FINEST), COARSEST) for length in lengths)
+
+
+def _places_at(grids: Grids, depths: tuple[float, ...] | None) -> tuple[float, ...]:
+    """Where in a native step the steps taken at some depths lie; 0 where that is not known."""
+    if grids.z is None or depths is None:
+        return (0.0,) * max(1, len(depths or ()))
+    known = _places(grids.z)
+    return tuple(known.get(depth, 0.0) for depth in depths)
+
+
+def _places(steps: Depths) -> dict[float, float]:
+    """The middle of each step that is a part of a native one, from −1 to 1 within it; 0 for the others."""
+    found = {}
+    start = 0.0
+    for depth, length in zip(steps.nodes, steps.lengths or (), strict=False):
+        found[depth] = 2 * (start % 1.0) + length - 1 if length < 1 else 0.0
+        start += length
+    return found
 
 
 def calibration(weights: Parametrisation, targets: Mapping[str, Target]) -> Calibration | None:

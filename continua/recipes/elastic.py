@@ -14,27 +14,33 @@ from continua.settings import Count, NonNegative, PartialShare, Share, checked
 from continua.training import Elastic, Growth, Stage
 
 
+QUARTER_RATE = 0.5  # of the learning rates: a weight of a quarter of everything counts for many
+
+
 @checked
 @dataclass(frozen=True)
 class ElasticSettings(TextSettings):
     """The settings of ``text``, how the model grows, and how other sizes are drawn and taught.
 
-    ``matrix_lr`` is the learning rate of Muon, which trains the kernels; 0 leaves them to AdamW. ``coarse`` and
-    ``half`` are shares of all steps: until the first half of everything is trained, until the second half of the
-    width or half of the depth in turn, then the native size with lessons for others; 0 and 0 do not grow. ``draws``,
-    ``parts``, ``start``, ``deep``, ``joined`` and ``share`` (there ``weight``) are those of ``training.Elastic``.
+    ``matrix_lr`` is the learning rate of Muon, which trains the kernels; 0 leaves them to AdamW. ``quarter``,
+    ``coarse`` and ``half`` are shares of all steps: until the first a quarter of everything is trained, until the
+    second half of everything, until the third half of the width or half of the depth in turn, then the native size
+    with lessons for others; three zeros do not grow. ``draws``, ``parts``, ``start``, ``deep``, ``joined``,
+    ``quarters`` and ``share`` (there ``weight``) are those of ``training.Elastic``.
     """
 
     lr: NonNegative = 4e-3
     matrix_lr: NonNegative = 0.02
-    coarse: PartialShare = 0.2
-    half: PartialShare = 1 / 3
+    quarter: PartialShare = 0.05
+    coarse: PartialShare = 0.21
+    half: PartialShare = 0.35
     draws: Count = 1
     parts: Count = Elastic.parts
     start: Share = 0.0
     share: Share = 0.8
     deep: Share = 0.3
     joined: Share = 0.45
+    quarters: Share = 0.12
 
 
 @shipped
@@ -44,7 +50,7 @@ def elastic(settings: ElasticSettings) -> Bundle:
     bundle = text(TextSettings(**{**own, "discrete": True}))
     initialise(bundle.model, GPT2Init(), torch.Generator().manual_seed(settings.weights))
     model = made_elastic(bundle.model)
-    grow = growth(model.native, settings.coarse, settings.half)
+    grow = growth(model.native, settings)
     training = replace(bundle.training, steps=1200, elastic=lessons(settings), grow=grow)
     return replace(bundle, model=model, optimiser=optimiser(settings), training=training)
 
@@ -64,13 +70,20 @@ def lessons(settings: ElasticSettings) -> Elastic:
         weight=settings.share,
         deep=settings.deep,
         joined=settings.joined,
+        quarters=settings.quarters,
     )
 
 
-def growth(native: Discretisation, coarse: float, half: float) -> Growth | None:
-    """Half of everything, then half of the width and half of the depth in turn, then the native size."""
-    d, h = (max(1, rule.n // 2) for rule in (native.d, native.h))  # type: ignore[union-attr]
-    z = max(1, native.z.steps // 2)
-    plan = ((coarse, (at(d=d, h=h, z=z),)), (half, (at(d=d), at(d=d), at(z=z))))
-    stages = tuple(Stage(sizes, until) for until, sizes in plan if until > 0)
+def growth(native: Discretisation, settings: ElasticSettings) -> Growth | None:
+    """A quarter of everything, half of everything, half of the width and half of the depth in turn, then all."""
+    quarter, half = (
+        {k: max(1, n // part) for k, n in (("d", native.d.n), ("h", native.h.n), ("z", native.z.steps))}  # type: ignore[union-attr]
+        for part in (4, 2)
+    )
+    plan = (
+        Stage((at(**quarter),), settings.quarter, rate=QUARTER_RATE),
+        Stage((at(**half),), settings.coarse),
+        Stage((at(d=half["d"]), at(d=half["d"]), at(z=half["z"])), settings.half),
+    )
+    stages = tuple(stage for stage in plan if stage.until > 0)
     return Growth(stages) if stages else None

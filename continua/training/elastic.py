@@ -19,7 +19,7 @@ class Elastic:
 
     The native size learns from the data as ever, at every step; until ``start`` (a share of all steps) it is alone.
     Then at each step ``draws`` sizes are drawn, each sees one of ``parts`` equal blocks of the batch and learns to
-    answer as the native size does. ``d … joined`` are those of ``SmallerSizes``, ``distil`` that of
+    answer as the native size does. ``d … quarters`` are those of ``SmallerSizes``, ``distil`` that of
     ``AnswerImitation``; ``law`` and ``imitation`` put others in the place of these two.
     """
 
@@ -36,6 +36,7 @@ class Elastic:
     distil: Share = AnswerImitation.distil
     deep: Share = SmallerSizes.deep
     joined: Share = SmallerSizes.joined
+    quarters: Share = SmallerSizes.quarters
     law: SizeLaw | None = None
     imitation: Imitation | None = None
 
@@ -44,7 +45,7 @@ class Elastic:
         taught = AnswerImitation(self.distil)
         if self.law is not None and (not isinstance(self.law, SizeLaw) or named != SmallerSizes()):
             remedy = "Say it there: law=SmallerSizes(d=(64, 128), draws=1), or another object with over(model)."
-            raise ConfigError("law is a SizeLaw and takes the place of d … joined", got=self, remedy=remedy)
+            raise ConfigError("law is a SizeLaw and takes the place of d … quarters", got=self, remedy=remedy)
         if self.imitation is not None and (not isinstance(self.imitation, Imitation) or taught != AnswerImitation()):
             remedy = "Say it there: imitation=AnswerImitation(distil=0.5), or another object with loss(study)."
             raise ConfigError("imitation is an Imitation and takes the place of distil", got=self, remedy=remedy)
@@ -72,4 +73,5 @@ class Elastic:
             start=self.start,
             deep=self.deep,
             joined=self.joined,
+            quarters=self.quarters,
         )

@@ -42,6 +42,11 @@ class Growing:
         """What held-out data are measured on."""
         return self.plan.finest(self.stage)
 
+    @property
+    def rate(self) -> float:
+        """A factor of the learning rates."""
+        return self.plan.rate(self.stage)
+
     def place(self, step: int) -> Discretisation | None:
         """What is trained at a step; None is the native size."""
         return self.plan.place(self.stage, step)

@@ -10,7 +10,7 @@ from continua.axes import WIDTHS, Discretisation
 from continua.config import register
 from continua.errors import ConfigError
 from continua.flow import Fixed
-from continua.settings import PartialShare
+from continua.settings import PartialShare, Positive
 from continua.training.modes import ALL, Modes, refuse_modes
 from continua.training.prolongation import AsMade, Prolongation, refuse_unnested
 
@@ -22,12 +22,15 @@ class Stage:
 
     ``sizes`` are discretisations, what they leave open being native; ``until`` is that share. ``modes`` says how many
     functions smooth fields have while it lasts. A whole number for t thins the data: nodes of functions and pixels
-    along each direction, the first tokens of texts (``tasks.Coarsens``); held-out data stay as they are.
+    along each direction, the first tokens of texts (``tasks.Coarsens``); held-out data stay as they are. ``rate`` is a
+    factor of the learning rates while it lasts: on a coarse grid each weight counts for several, so that an update of
+    the same length goes further.
     """
 
     sizes: tuple[Discretisation, ...]
     until: PartialShare
     modes: Modes = ALL
+    rate: Positive = 1.0
 
     def __post_init__(self) -> None:
         if not self.sizes:
@@ -115,6 +118,10 @@ class GrowthPlan:
         own = self.law.stages[stage].sizes
         t = own[step % len(own)].t
         return t if isinstance(t, int) else None
+
+    def rate(self, stage: int) -> float:
+        """A factor of the learning rates."""
+        return 1.0 if stage == self.last else self.law.stages[stage].rate
 
     def modes(self, stage: int) -> Modes:
         """How many functions fields have."""

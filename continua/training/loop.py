@@ -177,6 +177,7 @@ class Loop:
             self._refuse(step, loss)
             return asked
         factor = self.schedule.factor((step + 1) * example.samples, training.steps * example.samples)
+        factor *= 1.0 if self.growing is None else self.growing.rate
         self.between = False
         self._update(factor)
         heard(self.sizes, self.objective.lessons, terms)

@@ -36,6 +36,14 @@ class LessonPlan(Protocol):
         """
         ...
 
+    def _below_half(self, pick: Callable[[int], int]) -> dict[str, int]:
+        """Some axis at a quarter; width, heads and steps that are not drawn stay."""
+        shares = {k: sorted({max(1, n // 4), max(1, n // 2), n}) for k, n in self.full.items() if k in "dhz"}
+        if pick(3) == 0:
+            return {k: sizes[0] for k, sizes in shares.items()}
+        letter = "dhz"[pick(3)]
+        return {k: sizes[0 if k == letter else pick(len(sizes))] for k, sizes in shares.items()}
+
     def drew(self, sizes: Mapping[str, Any]) -> bool:
         """Whether training may have drawn a size: numbers by letter, for steps that are joined their lengths."""
         ...
@@ -70,7 +78,8 @@ class SmallerSizes:
     at random, in equal shares; with the chance ``deep`` it is twice the native steps instead, on half of a block, and
     with the chance ``joined`` neighbouring steps are joined, all in pairs or each by a coin, now and then of a size
     that is smaller besides. The second joined with the third alone (``never_joined``) is never drawn, so that it tells
-    of joinings never seen.
+    of joinings never seen. With the chance ``quarters`` a step has one more lesson, of a size below half: a quarter of
+    everything, or axes at a quarter, half and all at random.
     """
 
     d: tuple[int, ...] | None = None
@@ -84,6 +93,7 @@ class SmallerSizes:
     start: float = 0.42
     deep: Share = 0.28
     joined: Share = 0.0
+    quarters: Share = 0.0
 
     def __post_init__(self) -> None:
         if self.draws < 1 or self.parts < 1 or not 0 <= self.start <= 1:
@@ -144,6 +154,8 @@ class Sizes:
                 sizes = self._smaller(pick)
             tokens = law.t[pick(len(law.t))] if law.t else None
             lessons.append(Lesson(at(**sizes), pick(parts), parts, tokens))
+        if law.quarters > 0 and float(torch.rand(1, generator=generator)) < law.quarters:
+            lessons.append(Lesson(at(**self._below_half(pick)), pick(law.parts), law.parts))
         return lessons
 
     def _joining(self, pick: Callable[[int], int]) -> Fixed:
@@ -187,6 +199,8 @@ class Sizes:
         if isinstance(full["z"], tuple):
             return self._drew_joining(full)
         known = {k: {*self.choices[k], n} for k, n in self.full.items()}
+        if self.law.quarters > 0:
+            known |= {k: known[k] | {max(1, self.full[k] // 4), max(1, self.full[k] // 2)} for k in "dhz"}
         if self.law.joined > 0:
             known["z"] |= set(range(1, self.full["z"]))
         return all(full[k] in known[k] for k in full)

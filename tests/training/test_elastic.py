@@ -101,8 +101,9 @@ def test_calibration_says_nothing_at_home_and_reaches_every_gain_elsewhere() -> 
     model(ids()).square().sum().backward()
     assert all(p.grad is None for p in gains.values())
     model.at(d=8, h=2, z=2)(ids()).square().sum().backward()
-    assert {name[-len("m.coefficients")] for name, p in gains.items() if p.grad is None} == {"m", "e"}
-    model.at(m=32, e=2)(ids()).square().sum().backward()
+    missing = {name[-len("m.coefficients")] for name, p in gains.items() if p.grad is None}
+    assert missing == {"m", "e", "p"}
+    model.at(m=32, e=2, z=8)(ids()).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in gains.values())
 
 
