@@ -36,14 +36,6 @@ class LessonPlan(Protocol):
         """
         ...
 
-    def _below_half(self, pick: Callable[[int], int]) -> dict[str, int]:
-        """Some axis at a quarter; width, heads and steps that are not drawn stay."""
-        shares = {k: sorted({max(1, n // 4), max(1, n // 2), n}) for k, n in self.full.items() if k in "dhz"}
-        if pick(3) == 0:
-            return {k: sizes[0] for k, sizes in shares.items()}
-        letter = "dhz"[pick(3)]
-        return {k: sizes[0 if k == letter else pick(len(sizes))] for k, sizes in shares.items()}
-
     def drew(self, sizes: Mapping[str, Any]) -> bool:
         """Whether training may have drawn a size: numbers by letter, for steps that are joined their lengths."""
         ...
@@ -184,6 +176,14 @@ class Sizes:
         if kind == len(open_axes):
             return {k: min(sizes) for k, sizes in self.choices.items()}
         return {k: sizes[pick(len(sizes))] for k, sizes in self.choices.items()}
+
+    def _below_half(self, pick: Callable[[int], int]) -> dict[str, int]:
+        """Some axis at a quarter; width, heads and steps that are not drawn stay."""
+        shares = {k: sorted({max(1, n // 4), max(1, n // 2), n}) for k, n in self.full.items() if k in "dhz"}
+        if pick(3) == 0:
+            return {k: sizes[0] for k, sizes in shares.items()}
+        letter = "dhz"[pick(3)]
+        return {k: sizes[0 if k == letter else pick(len(sizes))] for k, sizes in shares.items()}
 
     def drew(self, sizes: Mapping[str, Any]) -> bool:
         """Whether training may have drawn a size: numbers by letter, for steps that are joined their lengths.

@@ -121,6 +121,13 @@ def test_calibration_is_the_exponential_of_sizes_times_gains() -> None:
     expected = norm.scale.coefficients[rows, nodes] * log.exp()
     for i, z in enumerate((0.0, 2.0)):
         assert torch.allclose(args.weights.at(z)["scale"], expected[i], rtol=0, atol=1e-14)
+    parts = model.structure(at(z=8))
+    assert parts.depths[0].lengths == (0.5,) * 8
+    _, args = norm.bind(parts.grids.with_depths(parts.depths[0]))
+    z, p = (own.fields[f"scale over d by {k}"].coefficients[1] for k in "zp")
+    for depth, place in ((1.0, -0.5), (1.5, 0.5)):  # the halves of the second native step
+        expected = norm.scale.coefficients[1] * (place * p - z).exp()
+        assert torch.allclose(args.weights.at(depth)["scale"], expected, rtol=0, atol=1e-14)
     bare = elastic(gpt()).block.parts[0].norm.calibration
     assert (bare.fields["scale over d by d"].coefficients - HALF).abs().max() < 1e-7  # made in float32
 

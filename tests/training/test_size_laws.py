@@ -85,10 +85,30 @@ def test_the_recipe_grows_and_trains_its_kernels_by_muon(tmp_path) -> None:
     usual = build("elastic", small)
     assert usual.optimiser.kernel == Muon(0.02)
     assert build("elastic", {**small, "matrix_lr": 0.0}).optimiser == replace(usual.optimiser, kernel=None)
-    stages = (Stage((at(d=8, h=1, z=1),), 0.2), Stage((at(d=8), at(d=8), at(z=1)), 1 / 3))
+    stages = (
+        Stage((at(d=4, h=1, z=1),), 0.05, rate=0.5),
+        Stage((at(d=8, h=1, z=1),), 0.21),
+        Stage((at(d=8), at(d=8), at(z=1)), 0.35),
+    )
     assert usual.training.grow == Growth(stages)
-    assert build("elastic", {**small, "coarse": 0.0}).training.grow == Growth(stages[1:])
-    assert build("elastic", {**small, "coarse": 0.0, "half": 0.0}).training.grow is None
+    assert build("elastic", {**small, "quarter": 0.0, "coarse": 0.0}).training.grow == Growth(stages[2:])
+    assert build("elastic", {**small, "quarter": 0.0, "coarse": 0.0, "half": 0.0}).training.grow is None
+
+
+@pytest.mark.spec("B1")
+def test_sizes_below_half_are_one_more_lesson_now_and_then() -> None:
+    model = elastic(zoo.gpt2(vocab=8, d=16, heads=4, depth=4, context=8))
+    law = SmallerSizes(draws=1, start=0.0, quarters=0.25)
+    plan = law.over(model)
+    steps = [plan.draw(0.5, torch.Generator().manual_seed(seed)) for seed in range(400)]
+    more = [lessons[1].at for lessons in steps if len(lessons) > 1]
+    assert 70 <= len(more) <= 130
+    assert all(size.d == 4 or size.h == 1 or size.z == 1 for size in more)
+    assert sum(size == at(d=4, h=1, z=1) for size in more) > len(more) / 4
+    assert all(plan.drew({"d": size.d, "h": size.h, "z": size.z}) for size in more)
+    alone = replace(law, quarters=0.0).over(model)
+    assert [lessons[:1] for lessons in steps] == [alone.draw(0.5, torch.Generator().manual_seed(s)) for s in range(400)]
+    assert not alone.drew({"d": 4, "h": 1, "z": 1})
 
 
 # --- laws and imitations of one's own ---------------------------------------------------------------------------------
