@@ -50,7 +50,7 @@ from continua.training import Elastic, Growth, fit
 from continua.training.sizes import never_joined
 
 D, H, E, Z, CONTEXT, BATCH = 128, 4, 32, 4, 128, 16
-STEPS, LONGER, WINDOWS = 800, 1200, 600
+STEPS, LONGER, WINDOWS = 800, 1300, 600
 USUAL = ElasticSettings()
 LR, MUON_LR = USUAL.lr, USUAL.matrix_lr
 FACTORS = (1.0, 2.0)  # of both learning rates; what follows was found with the first

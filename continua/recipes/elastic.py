@@ -31,16 +31,16 @@ class ElasticSettings(TextSettings):
 
     lr: NonNegative = 4e-3
     matrix_lr: NonNegative = 0.02
-    quarter: PartialShare = 0.05
-    coarse: PartialShare = 0.21
-    half: PartialShare = 0.35
+    quarter: PartialShare = 0.0
+    coarse: PartialShare = 0.2
+    half: PartialShare = 1 / 3
     draws: Count = 1
     parts: Count = Elastic.parts
     start: Share = 0.0
     share: Share = 0.8
-    deep: Share = 0.3
-    joined: Share = 0.45
-    quarters: Share = 0.12
+    deep: Share = 0.2
+    joined: Share = 0.5
+    quarters: Share = 0.0
 
 
 @shipped
@@ -51,7 +51,7 @@ def elastic(settings: ElasticSettings) -> Bundle:
     initialise(bundle.model, GPT2Init(), torch.Generator().manual_seed(settings.weights))
     model = made_elastic(bundle.model)
     grow = growth(model.native, settings)
-    training = replace(bundle.training, steps=1200, elastic=lessons(settings), grow=grow)
+    training = replace(bundle.training, steps=1300, elastic=lessons(settings), grow=grow)
     return replace(bundle, model=model, optimiser=optimiser(settings), training=training)
 
 

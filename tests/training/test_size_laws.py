@@ -85,14 +85,12 @@ def test_the_recipe_grows_and_trains_its_kernels_by_muon(tmp_path) -> None:
     usual = build("elastic", small)
     assert usual.optimiser.kernel == Muon(0.02)
     assert build("elastic", {**small, "matrix_lr": 0.0}).optimiser == replace(usual.optimiser, kernel=None)
-    stages = (
-        Stage((at(d=4, h=1, z=1),), 0.05, rate=0.5),
-        Stage((at(d=8, h=1, z=1),), 0.21),
-        Stage((at(d=8), at(d=8), at(z=1)), 0.35),
-    )
+    stages = (Stage((at(d=8, h=1, z=1),), 0.2), Stage((at(d=8), at(d=8), at(z=1)), 1 / 3))
     assert usual.training.grow == Growth(stages)
-    assert build("elastic", {**small, "quarter": 0.0, "coarse": 0.0}).training.grow == Growth(stages[2:])
-    assert build("elastic", {**small, "quarter": 0.0, "coarse": 0.0, "half": 0.0}).training.grow is None
+    assert build("elastic", {**small, "coarse": 0.0}).training.grow == Growth(stages[1:])
+    assert build("elastic", {**small, "coarse": 0.0, "half": 0.0}).training.grow is None
+    first = Stage((at(d=4, h=1, z=1),), 0.05, rate=0.5)
+    assert build("elastic", {**small, "quarter": 0.05}).training.grow == Growth((first, *stages))
 
 
 @pytest.mark.spec("B1")
