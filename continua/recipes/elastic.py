@@ -13,7 +13,6 @@ from continua.recipes.text import TextSettings, text
 from continua.settings import Count, NonNegative, PartialShare, Share, checked
 from continua.training import Elastic, Growth, Stage
 
-
 QUARTER_RATE = 0.5  # of the learning rates: a weight of a quarter of everything counts for many
 
 

@@ -34,10 +34,10 @@ NEAR = 2e-5  # float32, and the normal numbers of other processors differ in the
 
 
 def elastic_as_in_0_1(model: Any) -> Any:
-    """Without gains along m and e, which came later."""
+    """Without gains along m and e, and for the parts of a step, which came later."""
     for part in model.modules():
         if isinstance(part, Calibration):
-            for name in [name for name in part.fields if name.endswith((" by m", " by e"))]:
+            for name in [name for name in part.fields if name.endswith((" by m", " by e", " by p"))]:
                 del part.fields[name]
     return model
 

@@ -82,7 +82,7 @@ def test_a_stage_has_a_rate_of_its_own() -> None:
         before = numbers(model)
         seen: list[dict[str, torch.Tensor]] = []
         law = Growth((Stage((at(d=8),), 0.5, rate=rate),))
-        trained(model, law, 2, optimiser=AdamW(1e-2, decay=0.0), watch=lambda _: seen.append(numbers(model)))  # noqa: B023
+        trained(model, law, 2, optimiser=ByRole(AdamW(1e-2, decay=0.0)), watch=lambda _: seen.append(numbers(model)))  # noqa: B023
         moved.append({name: seen[0][name] - value for name, value in before.items()})
     for name, whole in moved[0].items():
         assert torch.allclose(moved[1][name], 0.25 * whole, rtol=0, atol=1e-12)

@@ -68,15 +68,16 @@ def test_gains_along_m_scale_the_rows_and_columns_of_the_output_map() -> None:
 def test_old_descriptions_load_and_compute_what_they_computed() -> None:
     model = calibrated(gpt())
     old = from_plain(before(to_plain(model))).double()
-    state = {name: value for name, value in model.state_dict().items() if " by m." not in name and " by e." not in name}
+    later = (" by m.", " by e.", " by p.")
+    state = {name: value for name, value in model.state_dict().items() if not any(by in name for by in later)}
     old.load_state_dict(state)  # strict: it has no such gains
-    for wish in ({}, {"d": 8}, {"h": 2}, {"z": 1}, {"d": 10, "h": 3, "z": 4}, {"d": 32}, {"m": 128}):
+    for wish in ({}, {"d": 8}, {"h": 2}, {"z": 1}, {"d": 10, "h": 3, "z": 1}, {"d": 32}, {"m": 128}):
         assert torch.equal(old.at(**wish)(ids()), model.at(**wish)(ids())), wish
     with torch.no_grad():
         for name, gain in model.named_parameters():
-            if " by m." in name or " by e." in name:
+            if any(by in name for by in later):
                 gain.zero_()
-    for wish in ({"m": 32}, {"e": 2}, {"d": 8, "m": 64}):
+    for wish in ({"m": 32}, {"e": 2}, {"d": 8, "m": 64}, {"d": 10, "h": 3, "z": 4}):
         assert torch.allclose(old.at(**wish)(ids()), model.at(**wish)(ids()), rtol=0, atol=1e-14), wish
 
 
