@@ -23,13 +23,13 @@ _ROOMS = {
         "ALiBi Attention Causal Constraint GELU LayerNorm Learned Pointwise RMSNorm ReLU "
         "RelativeBias Rotary SiLU Sinusoidal Softmax Strided Window"
     ),
-    "models": "Batch EncoderDecoder Greedy Sample Transformer generate stream zoo",
+    "models": "Batch EncoderDecoder Greedy Sample Transformer generate lift stream zoo",
     "optim": "",
     "data": "",
     "tasks": "",
     "training": "Elastic KineticEnergy Run fit load",
     "lab": "pareto",
-    "convert": "from_hf from_torch to_hf",
+    "convert": "discretise from_hf from_torch to_hf",
     "recipes": "",
     "estimators": "ContinuaClassifier ContinuaForecaster",
 }

@@ -34,7 +34,7 @@ MODULES = {
     "fields.generated": "Generated",
     "fields.neural": "Neural Separable",
     "fields.nodal": "Cubic Hold Linear Nodal Trigonometric",
-    "fields.parametrisation": "ByBasis ByNetwork",
+    "fields.parametrisation": "ByBasis ByNetwork RefitRanks",
     "fields.role": "Role",
     "fields.spectral": "BSpline Cosine Fourier Legendre",
     "fields.splines": "NestedSpline",

@@ -35,6 +35,7 @@ from continua.axes.rules import (
     grid_on,
     node_numbers,
     quadrature,
+    taken_first,
 )
 from continua.axes.sampled import Lattice, MonteCarlo, Samples, Sobol
 from continua.axes.stamps import as_stamps, exact
@@ -86,5 +87,6 @@ __all__ = [
     "node_numbers",
     "nodes_of",
     "quadrature",
+    "taken_first",
     "with_mass",
 ]

@@ -119,7 +119,7 @@ def _interned(discretisation: Discretisation) -> Discretisation:
 
 def _usual(axis: Axis, native: Any, n: int) -> Rule:
     """What a bare number means: nested nodes where the native ones are, else the axis' own rule."""
-    return Nested(n) if isinstance(native, Nested) else default_rule(axis, n)
+    return native.resized(n) if isinstance(native, Nested) else default_rule(axis, n)
 
 
 def _known(sizes: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -155,16 +155,34 @@ class ClenshawCurtis:
 class Nested:
     """The first n of the van der Corput order, equal weights: coarse grids are subsets of fine ones, order 1.
 
+    ``first`` is another order of N equal cells, for example one that data chose: n ≤ N takes the left ends of the
+    cells ``first[:n]``, more than that halves cells in the same order.
     On ``Points(N)`` these are n of the N stored indices, each weighing N/n. Discrete case: n = N is ``Counting(N)``.
     """
 
     n: Size
+    first: tuple[int, ...] = field(default=(), repr=False)
     order: ClassVar[float] = 1.0
     halves: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        if self.first and sorted(self.first) != list(range(len(self.first))):
+            remedy = "Name every number from 0 to N−1 once, the most important first."
+            raise GridError("an order of cells names each of them once", got=f"{self.first[:4]}…", remedy=remedy)
+
+    def resized(self, n: int) -> "Nested":
+        """The same order, cut elsewhere."""
+        return replace(self, n=n)
+
     def reference(self, periodic: bool) -> tuple[Array, Array]:
-        """Radical inverses in base two, sorted."""
-        return np.sort(radical_inverse(self.n)), np.full(self.n, 1.0 / self.n)
+        """Radical inverses in base two, or the cells in their order; sorted."""
+        weights = np.full(self.n, 1.0 / self.n)
+        if not self.first:
+            return np.sort(radical_inverse(self.n)), weights
+        cells = len(self.first)
+        rounds, places = np.divmod(np.arange(self.n), cells)
+        within = radical_inverse(int(rounds[-1]) + 1)[rounds]
+        return np.sort((np.array(self.first)[places] + within) / cells), weights
 
 
 @register
@@ -318,7 +336,8 @@ def _on_points(axis: Points, rule: Rule) -> Quadrature:
     if rule.n > total or (isinstance(rule, Counting) and rule.n != total):
         remedy = f"Use Nested(n) with n ≤ {total}, or a continuous axis: Interval() or Circle()."
         raise GridError(f"the axis has exactly {total} points", got=f"{rule.n} nodes", remedy=remedy)
-    chosen = np.sort(_bit_order(total)[: rule.n])
+    order = rule.first if isinstance(rule, Nested) and len(rule.first) == total else _bit_order(total)
+    chosen = np.sort(np.asarray(order)[: rule.n])
     weights = np.full(rule.n, total / rule.n)
     return Quadrature(interned(chosen[:, None].astype(float)), weights, is_counting=rule.n == total)
 
@@ -329,6 +348,15 @@ def _bit_order(total: int) -> NDArray[np.int64]:
     size = 1 << max(total - 1, 0).bit_length()
     order = (radical_inverse(size) * size).astype(np.int64)
     return order[order < total]
+
+
+def taken_first(axis: Axis, rule: Nested) -> NDArray[np.int64]:
+    """The stored indices of native nested nodes, in the order in which smaller grids take them."""
+    if rule.first:
+        return np.array(rule.first, dtype=np.int64)
+    if isinstance(axis, Points):
+        return _bit_order(rule.n)
+    return np.argsort(np.argsort(radical_inverse(rule.n)))
 
 
 def _on_product(axis: Product, rule: Rule) -> Quadrature:

@@ -2,12 +2,14 @@
 
 import json
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
+from continua.axes import Points
 from continua.config import to_plain
 from continua.convert.albert import ALBERT
 from continua.convert.architecture import Architecture, Settings
@@ -15,11 +17,13 @@ from continua.convert.bert import BERT
 from continua.convert.gpt2 import GPT2
 from continua.convert.llama import LLAMA
 from continua.convert.names import NameMap, widest
+from continua.convert.padding import padded
 from continua.convert.t5 import T5
 from continua.convert.tokenizer import write_tokeniser
 from continua.convert.vit import VIT
 from continua.data.tokens import Tokeniser
 from continua.errors import CheckpointError, ConfigError, ContinuaError, nearest
+from continua.models.model import Model
 from continua.models.store import CONFIG, WEIGHTS, read_json, read_tensors, refuse_pickle
 
 ARCHITECTURES: dict[str, Architecture] = {each.kind: each for each in (GPT2, BERT, T5, LLAMA, VIT, ALBERT)}
@@ -61,9 +65,12 @@ def to_hf(
     ``tokens`` is the tokeniser of the model (``recipes.tokens_of(run)``) and becomes ``tokenizer.json``; ``bos`` and
     ``eos`` are the numbers of the tokens that begin and end a text, for generation. A vocabulary of its own has none
     unless they are given: the architecture's usual numbers would mean other tokens.
+
+    GPT-2, BERT, ALBERT and ViT have heads of width d/h: other sizes are written with heads that are padded by zeros,
+    and a warning says so.
     """
     folder = Path(folder)
-    architecture, config = _recognise(model)
+    model, architecture, config = _expressible(model)
     config |= _ends(model, tokens, bos, eos)
     if tokens is not None:
         write_tokeniser(tokens, folder, model.flows[-1].embed.room)
@@ -99,7 +106,32 @@ def hf_names(path: str | Path) -> NameMap:
     return _read(Path(path))[2]
 
 
-def _recognise(model: Any) -> tuple[Architecture, dict[str, Any]]:
+def _expressible(model: Any) -> tuple[Any, Architecture, dict[str, Any]]:
+    """The model, or the same function with padded heads, as its architecture describes it."""
+    found = _recognise(model)
+    if found is None and isinstance(model, Model) and isinstance(model.axes.e, Points):
+        wide = padded(model)
+        found = None if wide is None else _recognise(wide)
+        if found is not None:
+            before = f"{model.axes.h.n} heads of {model.axes.e.n}"  # type: ignore[union-attr]
+            after = f"{wide.axes.h.n} of {wide.axes.e.n}"  # type: ignore[union-attr]
+            warnings.warn(f"{found[0].kind} has heads of width d/h: {before} are written as {after}, "
+                          "padded with zeros; the numbers are the same.", stacklevel=3)  # fmt: skip
+            model = wide
+    if found is None:
+        known = ", ".join(ARCHITECTURES)
+        remedy = f"Only models of the zoo's discrete families can be written: {known}; heads are at most d/h wide."
+        raise CheckpointError("Hugging Face has no place for this model", got=_told(model), remedy=remedy)
+    return model, *found
+
+
+def _told(model: Any) -> str:
+    """What a model is, in a few words; a lifted one is to be made discrete first."""
+    lifted = isinstance(model, Model) and not model.native.is_discrete
+    return f"{type(model).__name__}{' on continuous axes (see discretise)' if lifted else ''}"
+
+
+def _recognise(model: Any) -> tuple[Architecture, dict[str, Any]] | None:
     """Find the architecture whose description of ``model`` builds the same model again."""
     wanted = to_plain(model)
     for architecture in ARCHITECTURES.values():
@@ -112,9 +144,7 @@ def _recognise(model: Any) -> tuple[Architecture, dict[str, Any]]:
             continue  # it has another shape
         if to_plain(built) == wanted:
             return architecture, config
-    known = ", ".join(ARCHITECTURES)
-    remedy = f"Only models of the zoo's discrete families can be written: {known}."
-    raise CheckpointError("Hugging Face has no place for this model", got=type(model).__name__, remedy=remedy)
+    return None
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Any, NameMap]:

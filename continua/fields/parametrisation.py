@@ -17,6 +17,16 @@ from continua.settings import Size
 from continua.typing import Letter
 
 
+@register
+@dataclass(frozen=True)
+class RefitRanks:
+    """How many functions keep the second moments of hidden coordinates, of head outputs and of the state."""
+
+    m: Size
+    h: Size
+    d: Size
+
+
 @runtime_checkable
 class Parametrisation(Protocol):
     """Makes fields over the letters of a model's axes."""
@@ -34,6 +44,11 @@ class Parametrisation(Protocol):
     @property
     def calibrated_along(self) -> str:
         """The axes along which they learn it; p is the place within a native step."""
+        ...
+
+    @property
+    def refit(self) -> RefitRanks | None:
+        """Whether operators keep moments of their inputs, and how closely."""
         ...
 
     def field(self, letters: str, std: float = 0.0, mean: float = 0.0, role: Role | None = None) -> Field:
@@ -76,13 +91,15 @@ class ByBasis:
     """Every weight is an ``Expansion`` with the same basis along each letter; no basis for ``z``: autonomous.
 
     ``calibrated`` operators learn, beside their weights, how these change with the size (``operators.Calibration``),
-    along the axes ``calibrated_along``.
+    along the axes ``calibrated_along``; with ``refit`` they keep moments of their inputs, by which fewer nodes stand in
+    for all (``operators.Refit``).
     """
 
     axes: Axes
     bases: Mapping[Letter, Basis]
     calibrated: bool = False
     calibrated_along: str = "dhz"
+    refit: RefitRanks | None = None
 
     def __post_init__(self) -> None:
         missing = [letter for letter in "dhem" if letter not in self.bases]
@@ -133,6 +150,11 @@ class ByNetwork:
     def calibrated_along(self) -> str:
         """No axis."""
         return ""
+
+    @property
+    def refit(self) -> RefitRanks | None:
+        """No: see ``calibrated``."""
+        return None
 
     def field(self, letters: str, std: float = 0.0, mean: float = 0.0, role: Role | None = None) -> Field:
         """Return the network over the letters."""

@@ -13,6 +13,7 @@ from continua.models.encoder_decoder import EncoderDecoder
 from continua.models.factored import Narrowed, Widened
 from continua.models.generate import generate, stream
 from continua.models.init import GPT2Init, Scaled, Xavier, initialise
+from continua.models.lift import lift
 from continua.models.model import Execution, Model, Pass, Reads
 from continua.models.patches import Patches, Pixels
 from continua.models.readout import Readout
@@ -62,6 +63,7 @@ __all__ = [
     "elastic",
     "generate",
     "initialise",
+    "lift",
     "load",
     "save",
     "stream",

@@ -50,7 +50,7 @@ class NormOperands(Operands):
     share: Tensor | None
 
 
-class _Affine(Operator):
+class Affine(Operator):
     """Scale γ(z,d), shift β(z,d) and the share of each node in the mean over d."""
 
     def __init__(self, weights: Parametrisation, eps: float, scale: bool, shift: bool) -> None:
@@ -127,7 +127,7 @@ class WeightedNorm:
 
 
 @register
-class LayerNorm(_Affine):
+class LayerNorm(Affine):
     """N(x) = γ(z,d) (x − ⟨x⟩)/σ + β(z,d), σ² = ⟨(x−⟨x⟩)²⟩ + eps, ⟨x⟩ = ∫ x dμ(d)/mass(d).
 
     ``bias=False`` leaves β out. Discrete case: ``nn.LayerNorm``; equal weights of any size give it too.
@@ -143,7 +143,7 @@ class LayerNorm(_Affine):
 
 
 @register
-class RMSNorm(_Affine):
+class RMSNorm(Affine):
     """N(x) = γ(z,d) x / √(⟨x²⟩ + eps). Discrete case: ``nn.RMSNorm``."""
 
     def __init__(self, weights: Parametrisation, eps: float = 1e-6, affine: bool = True) -> None:
@@ -155,7 +155,7 @@ class RMSNorm(_Affine):
 
 
 @register
-class Constraint(_Affine):
+class Constraint(Affine):
     """P_S(u) = γ(z) ⊙ N((u−β(z))/γ(z)) + β(z): the projection onto the set S_z = {γ⊙y + β : ⟨y⟩ = 0, ⟨y²⟩ = 1}.
 
     Near the identity for a state near S_z and idempotent up to eps, unlike plain post-norm. γ(z) = 0 is refused.

@@ -7,6 +7,7 @@ import torch
 
 from continua.axes import Discretisation, Samples, at
 from continua.config import from_plain, to_plain
+from continua.fields import RefitRanks
 from continua.flow import Direct, Fixed, SaveAt
 from continua.models import load
 from tests import cases
@@ -25,6 +26,7 @@ FROZEN = [
     *MASKS,
     *cases.KERNELS.values(),
     *cases.ACTIVATIONS,
+    RefitRanks(m=4, h=3, d=2),
     *cases.SAMPLINGS,
     *cases.SCHEMES,
     *cases.ROLES,

@@ -1,0 +1,131 @@
+"""What an operator reads on one discretisation, as the weights of a plain operator with unit steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from continua.axes import Axes, Grids, Points, mass_of
+from continua.errors import ConfigError
+from continua.operators import (
+    ALiBi,
+    Attention,
+    Drop,
+    Gaussian,
+    Integral,
+    Operator,
+    Pointwise,
+    PreNorm,
+    Sinusoidal,
+    Skip,
+)
+from continua.operators.activation import Identity
+from continua.operators.weights import Sampled, Weights
+from continua.typing import Tensor
+
+SHARED = ("k", "v", "bk", "bv")  # weights that heads of a group have together
+
+
+@dataclass(frozen=True)
+class Folding:
+    """Reads operators on ``grids`` and returns what plain ones of that size would store."""
+
+    axes: Axes
+    grids: Grids
+
+    def of(self, operator: Operator, target: Operator, grids: Grids) -> dict[str, Tensor]:
+        """Values by the name of the field, all layers in one tensor."""
+        read: Sampled = operator.read(grids)
+        values = _stacked(read.weights, () if grids.z is None else grids.z.nodes)
+        if isinstance(operator, Attention) and isinstance(target, Attention):
+            values = self._attention(operator, target, values)
+        return values
+
+    def _attention(self, operator: Attention, target: Attention, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Scores with another temperature, keys that are shared, and no density."""
+        ratio = operator.kernel.scale(operator.axes.e) / target.kernel.scale(target.axes.e)
+        made = dict(values)
+        if ratio != 1.0 and operator.kernel.is_dot:
+            made |= {name: values[name] * ratio for name in ("q", "bq") if name in values}
+        if target.groups is not None and not self.grids.h.is_counting:
+            made |= {name: self._one_each(values[name], name, target.groups) for name in SHARED if name in values}
+        if target.density is not None:
+            density: Any = target.density
+            made["density"] = torch.zeros_like(density.coefficients)
+        return made
+
+    def shares_keys(self, groups: int) -> bool:
+        """Whether as many of the heads that are kept belong to each group."""
+        counts = torch.bincount(self._groups(groups), minlength=groups)
+        return bool((counts == counts[0]).all())
+
+    def _groups(self, groups: int) -> Tensor:
+        """The group of each head that is kept."""
+        heads = self.grids.h.nodes[:, 0].round().long()
+        total = self.axes.h.n if isinstance(self.axes.h, Points) else None
+        return heads // ((total or len(heads)) // groups)
+
+    def _one_each(self, values: Tensor, name: str, groups: int) -> Tensor:
+        """Keys or values of one head of each group, from those of every head."""
+        own = self._groups(groups)
+        chosen = torch.stack([(own == group).nonzero()[0, 0] for group in range(groups)])
+        place = values.dim() - (1 if name.startswith("b") else 2)
+        split = values.unflatten(place, (self.grids.h.count, self.grids.e.count))
+        return split.index_select(place, chosen.to(values.device)).flatten(place, place + 1)
+
+
+def output_of(part: Any) -> Operator:
+    """The operator that writes what a part of a flow adds to the state."""
+    while isinstance(part, PreNorm | Skip | Drop):
+        part = part.inner
+    return part
+
+
+def stepped(part: Any, values: Mapping[str, Tensor], lengths: tuple[float, ...]) -> dict[str, Tensor]:
+    """The weights of the operator that writes, times the lengths of the steps."""
+    if all(length == 1.0 for length in lengths):
+        return dict(values)
+    writer = output_of(part)
+    if any(isinstance(module, Skip) and module.gamma for module in part.modules()):
+        raise _unfoldable("a skip factor")
+    if isinstance(writer, Attention):
+        names = ("o", "bo")
+    elif isinstance(writer, Pointwise) and isinstance(writer.phi2, Identity):
+        names = ("w2", "b2")
+    elif isinstance(writer, Integral):
+        names = ("kernel", "bias")
+    else:
+        raise _unfoldable(type(writer).__name__)
+    return {name: _times(value, lengths, writer, name) if name in names else value for name, value in values.items()}
+
+
+def _times(value: Tensor, lengths: tuple[float, ...], writer: Operator, name: str) -> Tensor:
+    """A weight of each layer times its length; a weight of all layers times the one length they have."""
+    if "z" in getattr(writer, name).letters:
+        return value * torch.tensor(lengths).to(value).view(-1, *[1] * (value.dim() - 1))
+    if len(set(lengths)) > 1:
+        raise _unfoldable("one set of weights for steps of different lengths")
+    return value * lengths[0]
+
+
+def _unfoldable(got: str) -> ConfigError:
+    remedy = "Keep the native number of steps."
+    return ConfigError("the length of a step goes into a linear map that ends its branch", got=got, remedy=remedy)
+
+
+def _stacked(weights: Weights, depths: tuple[float, ...]) -> dict[str, Tensor]:
+    """The weights of every depth, and those of each in one tensor."""
+    layers = [weights.depth[z] for z in depths] if weights.depth else []
+    names = layers[0] if layers else ()
+    return {**weights.fixed, **{name: torch.stack([layer[name] for layer in layers]) for name in names}}
+
+
+def refuse_counted_places(flow: Any, grids: Grids) -> None:
+    """Refuse a smaller size along a width where something counts its places: a plain model would count anew."""
+    for module in flow.modules():
+        letter = "h" if isinstance(module, ALiBi | Gaussian) else "d" if isinstance(module, Sinusoidal) else None
+        if letter is not None and grids[letter].count != mass_of(flow.axes[letter]):
+            got = f"{type(module).__name__} with {grids[letter].count} nodes of {letter}"
+            remedy = f"Keep {letter} native; other widths can change."
+            raise ConfigError(f"a plain model would count its places along {letter} anew", got=got, remedy=remedy)
