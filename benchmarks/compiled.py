@@ -125,7 +125,7 @@ def compiled(work: Any) -> Any:
 def elastic() -> Any:
     """The demo's model with fresh weights: time does not depend on them."""
     torch.manual_seed(0)
-    return ct.models.elastic(zoo.gpt2(**ELASTIC)).eval()
+    return ct.elastic(zoo.gpt2(**ELASTIC)).eval()
 
 
 @torch.no_grad()

@@ -31,6 +31,7 @@ import torch
 from common import RESULTS, Row, cpu_seconds, environment, interleaved, ratio, row, write
 
 from continua.axes import at
+from continua.convert import elastic
 from continua.fields import counted
 from continua.flow import Fixed
 from continua.lab.cost.beside import Beside, line_through, write_beside
@@ -38,7 +39,6 @@ from continua.lab.cost.complexity import predict
 from continua.lab.cost.tolerance import depth_front
 from continua.models import Transformer
 from continua.models.build import discrete_axes, pre_norm
-from continua.models.elastic import elastic
 from continua.models.embed import Tokens
 from continua.models.init import GPT2Init, initialise
 from continua.models.readout import Readout

@@ -32,11 +32,11 @@ from torch.nn.functional import normalize
 
 from continua.axes import Interval, LeftEnd, Nested, at
 from continua.config import register
+from continua.convert import elastic
 from continua.fields import BSpline, Cosine, Legendre, Nodal
 from continua.flow import Fixed, LieTrotter, SaveAt
 from continua.models import Transformer
 from continua.models.build import continuous_parts
-from continua.models.elastic import elastic
 from continua.models.init import GPT2Init, initialise
 from continua.optim import SOAP, AdamW, ByRole, Muon
 from continua.recipes.elastic import lessons

@@ -30,10 +30,10 @@ from common import RESULTS, Row, cpu_seconds, environment, interleaved, write
 from elastic import SIZES, USUAL, model_of, optimiser_of, task_of
 
 from continua.axes import Discretisation, at
+from continua.convert import elastic
 from continua.fields import counted
 from continua.models import Pixels, Transformer
 from continua.models.build import discrete_axes, pre_norm
-from continua.models.elastic import elastic
 from continua.models.init import GPT2Init, initialise
 from continua.models.patches import Patches
 from continua.models.readout import Readout

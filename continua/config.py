@@ -27,7 +27,7 @@ ALIASES = {"Flat": "Uniform", "Given": "States"}  # kinds that earlier versions 
 MODULES = {
     "axes.axis": "Axes Circle Interval Points Product Times",
     "axes.discretisation": "Discretisation",
-    "axes.rules": "ClenshawCurtis Counting GaussLegendre LeftEnd Midpoint Nested ProductRule Trapezoid",
+    "axes.rules": "ClenshawCurtis Counting GaussLegendre LeftEnd Midpoint Nested ProductRule Profile Trapezoid",
     "axes.sampled": "Lattice MonteCarlo Samples Sobol",
     "data.tokens": "BytePairs Characters",
     "fields.field": "Expansion",

@@ -35,7 +35,7 @@ def main() -> None:
     task = digits()
     plain = ct.zoo.vit(Pixels(8, 8, 1, patch=(2, 2)), d=64, heads=4, depth=4, labels=task.classes)
     initialise(plain, Scaled(), torch.Generator().manual_seed(0))
-    model = ct.models.elastic(plain)
+    model = ct.elastic(plain)
     images = task.example(0, 0).batch
     assert torch.equal(model(images), plain(images)), "on its own grid nothing has changed"
     ct.fit(model, task, optimiser=ByRole(AdamW(2e-3)), elastic=ct.Elastic(), steps=chosen.steps)

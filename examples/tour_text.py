@@ -33,12 +33,12 @@ print(f"{len(corpus.train):,} characters to learn from, {tokenizer.size} tokens"
 # %% [markdown]
 # ## An elastic model
 #
-# `ct.zoo.gpt2` is an ordinary GPT-2. `ct.models.elastic` makes its weights functions of nested nodes, so that narrower
+# `ct.zoo.gpt2` is an ordinary GPT-2. `ct.elastic` makes its weights functions of nested nodes, so that narrower
 # and shallower models are contained in it. On its own size nothing has changed.
 
 # %%
 _ = torch.manual_seed(0)
-model = ct.models.elastic(ct.zoo.gpt2(vocab=tokenizer.size, d=64, heads=4, depth=4, context=64))
+model = ct.elastic(ct.zoo.gpt2(vocab=tokenizer.size, d=64, heads=4, depth=4, context=64))
 print(model.native)
 
 # %% [markdown]

@@ -66,7 +66,7 @@ from tests.measure import stirred
 
 RULES = [ax.Midpoint, ax.Trapezoid, ax.LeftEnd, ax.GaussLegendre, ax.ClenshawCurtis, ax.Nested]
 RANDOM_RULES = [ax.MonteCarlo, ax.Sobol, ax.Lattice]
-OTHER_RULES = [ax.Counting, ax.ProductRule]  # for points and boxes: tested by name
+OTHER_RULES = [ax.Profile, ax.Counting, ax.ProductRule]  # for points and boxes: tested by name
 INTERVALS = [
     Interval(),
     Interval(-1.0, 2.0),

@@ -1,6 +1,7 @@
 """A discretisation: one rule for each axis and a way to step in depth."""
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Protocol
 
@@ -8,7 +9,7 @@ from torch.utils import _pytree as pytree
 
 from continua.axes.axis import WIDTHS, Axes, Axis, Points
 from continua.axes.grids import Grids
-from continua.axes.rules import Counting, Nested, Rule, default_rule, grid_on
+from continua.axes.rules import Counting, Nested, Profile, Rule, default_rule, grid_on
 from continua.config import register
 from continua.errors import ConfigError, GridError, nearest
 from continua.settings import MAX_STEPS, Range, Size, Takes
@@ -53,6 +54,8 @@ class Discretisation:
             wish = getattr(self, letter)
             wish = getattr(native, letter) if wish is None else wish
             settled[letter] = _usual(axes[letter], getattr(native, letter), wish) if isinstance(wish, int) else wish
+            if isinstance(wish, Profile):
+                settled[letter] = _ordered(letter, wish, getattr(native, letter))
         if self.d is not None and self.m is None:
             scaled = round(native.m.n * settled["d"].n / native.d.n)  # type: ignore[union-attr]
             settled["m"] = native.m if settled["d"] == native.d else _usual(axes.m, native.m, max(1, scaled))
@@ -101,7 +104,9 @@ def at(**sizes: Any) -> Discretisation:
     at(d=64, h=2, z=3)
     """
     _known(sizes)
-    sizes = {letter: scalar(size) for letter, size in sizes.items()}
+    sizes = {
+        letter: _profile(size) if isinstance(size, tuple | list) else scalar(size) for letter, size in sizes.items()
+    }
     for letter, size in sizes.items():
         if isinstance(size, bool | float | str | complex | bytes):
             remedy = f"Write at({letter}=64), or an object such as Midpoint(64)."
@@ -120,6 +125,20 @@ def _interned(discretisation: Discretisation) -> Discretisation:
 def _usual(axis: Axis, native: Any, n: int) -> Rule:
     """What a bare number means: nested nodes where the native ones are, else the axis' own rule."""
     return native.resized(n) if isinstance(native, Nested) else default_rule(axis, n)
+
+
+def _profile(sizes: Sequence[Any]) -> Profile:
+    """A size for each step."""
+    whole = tuple(scalar(size) for size in sizes)
+    return Profile(max(whole, default=1), sizes=whole)
+
+
+def _ordered(letter: Letter, wish: Profile, native: Any) -> Profile:
+    """A profile whose nodes come in the native order."""
+    if letter != "m":
+        remedy = f"Write at({letter}=64), one size for all steps."
+        raise GridError("a profile is one of m, the hidden width", got=f"one of {letter}", remedy=remedy)
+    return replace(wish, first=native.first) if isinstance(native, Nested) else wish
 
 
 def _known(sizes: dict[str, Any]) -> None:
@@ -143,6 +162,8 @@ def _rule(discretisation: Discretisation, letter: Letter) -> Rule:
 def _short(value: Any) -> str:
     if isinstance(value, Counting):
         return str(value.n)
+    if isinstance(value, Profile):
+        return f"Profile{value.sizes}"
     if isinstance(value, Rule) and not isinstance(value, int):
         return f"{type(value).__name__}({value.n})"
     return str(value)

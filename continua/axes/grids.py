@@ -1,6 +1,6 @@
 """The grids a model runs on, one for each letter, and the depths at which its parts are read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from continua import constants
@@ -62,6 +62,7 @@ class Grids:
     t: Grid | None = None
     z: Depths | None = None
     asked: Grid | None = None
+    hidden: tuple[tuple[float, Grid], ...] | None = None  # grids of m from each depth on, where m varies with depth
 
     def __getitem__(self, letter: Letter) -> Any:
         grid: Any = getattr(self, ALIASES.get(letter, letter))
@@ -78,11 +79,25 @@ class Grids:
 
     def with_depths(self, z: Depths | None) -> "Grids":
         """The same grids, read at other depths."""
-        return Grids(self.d, self.h, self.e, self.m, self.t, z, self.asked)
+        return replace(self, z=z)
 
     def with_tokens(self, t: Grid) -> "Grids":
         """The same grids with other tokens."""
-        return Grids(self.d, self.h, self.e, self.m, t, self.z, self.asked)
+        return replace(self, t=t)
+
+    def by_hidden_width(self) -> "tuple[Grids, ...]":
+        """Grids of one hidden width each, read at the depths that have it; all depths, where m does not vary."""
+        if self.hidden is None or self.z is None:
+            return (self,)
+        lengths = self.z.lengths or (1.0,) * len(self.z.nodes)
+        found: dict[int, tuple[Grid, list[tuple[float, float]]]] = {}
+        for z, length in zip(self.z.nodes, lengths, strict=True):
+            grid = [own for start, own in self.hidden if start <= z][-1]
+            found.setdefault(grid.count, (grid, []))[1].append((z, length))
+        return tuple(
+            replace(self, m=grid, hidden=None, z=Depths(tuple(z for z, _ in own), tuple(dz for _, dz in own)))
+            for grid, own in found.values()
+        )
 
 
 def _none_for(letter: Letter) -> GridError:

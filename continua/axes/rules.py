@@ -187,6 +187,31 @@ class Nested:
 
 @register
 @dataclass(frozen=True)
+class Profile(Nested):
+    """A width that varies with depth: step i has the first ``sizes[i]`` of the nested nodes; n is the widest.
+
+    ``at(m=(768, 512, 256))`` writes one. Discrete case: layers with feed-forward maps of different widths.
+    """
+
+    sizes: tuple[Size, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.sizes or max(self.sizes) != self.n or min(self.sizes) < 1:
+            remedy = "Write at(m=(768, 512, 256)): one size of one node or more for each step."
+            raise GridError("a profile has a size for each step", got=self.sizes, remedy=remedy)
+
+    def resized(self, n: int) -> Nested:
+        """One size for all steps."""
+        return Nested(n, self.first)
+
+    def of_step(self, step: int) -> Nested:
+        """The rule of one step."""
+        return self.resized(self.sizes[step])
+
+
+@register
+@dataclass(frozen=True)
 class ProductRule:
     """One rule for each factor of a ``Product``; n is the product of theirs."""
 

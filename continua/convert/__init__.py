@@ -1,8 +1,21 @@
 """Conversions: other people's weights as points of the continuous family."""
 
+from continua.convert.calibrate import elastic
 from continua.convert.discretise import discretise
 from continua.convert.huggingface import from_hf, to_hf
 from continua.convert.names import Entry, Layout, NameMap
+from continua.convert.profiles import best_profile, best_steps
 from continua.convert.torch_nn import from_torch
 
-__all__ = ["Entry", "Layout", "NameMap", "discretise", "from_hf", "from_torch", "to_hf"]
+__all__ = [
+    "Entry",
+    "Layout",
+    "NameMap",
+    "best_profile",
+    "best_steps",
+    "discretise",
+    "elastic",
+    "from_hf",
+    "from_torch",
+    "to_hf",
+]

@@ -19,7 +19,7 @@ from continua.models.model import Model
 from continua.models.readout import Readout
 from continua.models.structure import Structure
 from continua.models.view import View
-from continua.operators import Operator
+from continua.operators import Operator, Pointwise
 from continua.operators.norm import Affine
 from continua.typing import Letter, Tensor
 
@@ -87,6 +87,8 @@ class _Flow:
         made = cls(flow, structure, lengths, native)
         if not native:
             made.require_single_reads()
+        if structure.grids.hidden is not None:
+            _require_layers(flow)
         return made
 
     @property
@@ -205,6 +207,14 @@ class _Flow:
             for field in fields:
                 if field is not None:
                     field.coefficients.mul_(self._mass_of_d)
+
+
+def _require_layers(flow: Any) -> None:
+    """Refuse a profile of a model whose weights are the same at all depths."""
+    for module in flow.modules():
+        if isinstance(module, Pointwise) and "z" not in module.w2.letters:
+            remedy = "Use one size of m for all steps."
+            raise ConfigError("a profile needs weights of each layer", got="one set for all depths", remedy=remedy)
 
 
 def _leaves(name: str, part: nn.Module) -> Iterator[tuple[str, Operator]]:

@@ -40,7 +40,34 @@ class Folding:
         values = _stacked(read.weights, () if grids.z is None else grids.z.nodes)
         if isinstance(operator, Attention) and isinstance(target, Attention):
             values = self._attention(operator, target, values)
-        return values
+        varies = grids.hidden is not None and isinstance(operator, Pointwise)  # nodes of each layer as they are stored
+        if varies or not isinstance(operator, Attention | Pointwise) or operator.refit is None:
+            return values
+        return self._as_it_was(operator, target, values, grids)
+
+    def _as_it_was(
+        self, operator: Attention | Pointwise, target: Operator, values: dict[str, Tensor], grids: Grids
+    ) -> dict[str, Tensor]:
+        """Kept nodes in the order of the model that was lifted, where calibration rearranged them."""
+        refit: Any = operator.refit
+        if isinstance(operator, Attention):
+            shared = () if isinstance(target, Attention) and target.groups is not None else SHARED
+            names = ("q", "bq", "o", *shared)
+            block = self.grids.e.count
+        else:
+            names = ("w1", "gate", "b1", "w2")
+            block = 1
+        letter = refit.letters[0]
+        kept = torch.from_numpy(refit.places(letter, self.grids[letter].key))
+        depths = grids.z.nodes if grids.z is not None and len(refit.order) > 1 else ()
+        layers = [refit.layer_of(z) for z in depths] or [0]
+        back = [_blocks(refit.order[layer].cpu()[kept].argsort(), block) for layer in layers]
+        return {
+            name: _reordered(value, back, -1 if name in ("o", "w2") or name.startswith("b") else -2)
+            if name in names
+            else value
+            for name, value in values.items()
+        }
 
     def _attention(self, operator: Attention, target: Attention, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """Scores with another temperature, keys that are shared, and no density."""
@@ -73,6 +100,18 @@ class Folding:
         place = values.dim() - (1 if name.startswith("b") else 2)
         split = values.unflatten(place, (self.grids.h.count, self.grids.e.count))
         return split.index_select(place, chosen.to(values.device)).flatten(place, place + 1)
+
+
+def _blocks(order: Tensor, block: int) -> Tensor:
+    """An order of nodes as one of their inner coordinates."""
+    return (order[:, None] * block + torch.arange(block)).flatten()
+
+
+def _reordered(values: Tensor, back: list[Tensor], where: int) -> Tensor:
+    """Each layer in its own order; one order for weights of all layers."""
+    if len(back) == 1:
+        return values.index_select(where, back[0].to(values.device))
+    return torch.stack([own.index_select(where, one.to(own.device)) for own, one in zip(values, back, strict=True)])
 
 
 def output_of(part: Any) -> Operator:
@@ -118,7 +157,18 @@ def _stacked(weights: Weights, depths: tuple[float, ...]) -> dict[str, Tensor]:
     """The weights of every depth, and those of each in one tensor."""
     layers = [weights.depth[z] for z in depths] if weights.depth else []
     names = layers[0] if layers else ()
-    return {**weights.fixed, **{name: torch.stack([layer[name] for layer in layers]) for name in names}}
+    return {**weights.fixed, **{name: _widest([layer[name] for layer in layers]) for name in names}}
+
+
+def _widest(layers: list[Tensor]) -> Tensor:
+    """Layers in one tensor; where widths vary with depth, with zeros behind the narrower ones."""
+    sizes = [max(layer.shape[i] for layer in layers) for i in range(layers[0].dim())]
+    if all(list(layer.shape) == sizes for layer in layers):
+        return torch.stack(layers)
+    wide = layers[0].new_zeros(len(layers), *sizes)
+    for own, layer in zip(wide, layers, strict=True):
+        own[tuple(slice(0, n) for n in layer.shape)] = layer
+    return wide
 
 
 def refuse_counted_places(flow: Any, grids: Grids) -> None:

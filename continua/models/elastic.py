@@ -1,5 +1,6 @@
-"""An elastic model: lifted, with a calibration to be learned for other sizes."""
+"""The former place of ``continua.elastic``."""
 
+import warnings
 from typing import Any
 
 from torch import nn
@@ -8,9 +9,7 @@ from continua.models.lift import lift
 
 
 def elastic(model: nn.Module) -> Any:
-    """Return a model that equals ``model`` on its own grid and can be trained to work on others.
-
-    It is ``lift(model, calibrated=True)``: norms and output maps get a ``Calibration``, which starts by letting sums
-    grow like √n.
-    """
+    """Return ``lift(model, calibrated=True)``. Its place is ``continua.elastic`` now, which calibrates by data too."""
+    message = "continua.models.elastic is continua.elastic(model) now, which can calibrate by data too."
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
     return lift(model, calibrated=True)

@@ -55,8 +55,11 @@ class EncoderDecoder(ModelBase):
             told = Pass()
         context = told.context
         if context is None or context.state is None:
-            encoded = self.beside(batch, at, None if told.reads is None else told.reads.source)
-            told.context = encoded if context is None else replace(encoded, cache=context.cache, record=context.record)
+            shown = None if context is None else context.inputs
+            encoded = self.beside(batch, at, None if told.reads is None else told.reads.source, shown)
+            if context is not None:
+                encoded = replace(encoded, cache=context.cache, record=context.record, inputs=context.inputs)
+            told.context = encoded
         answer: Tensor = self.decoder(batch, at, told)
         return answer
 
@@ -69,11 +72,13 @@ class EncoderDecoder(ModelBase):
         source = None if batch.source is None else self.encoder.laid(batch.source, at)
         return replace(self.decoder.laid(batch, at), source=source)
 
-    def beside(self, batch: Batch, at: Discretisation | None = None, reads: Reads | None = None) -> Context:
-        """Encode the source: what the decoder looks at."""
+    def beside(
+        self, batch: Batch, at: Discretisation | None = None, reads: Reads | None = None, inputs: Any = None
+    ) -> Context:
+        """Encode the source: what the decoder looks at. ``inputs`` are shown on the way, as ``Context`` has it."""
         if not isinstance(batch, Batch) or batch.source is None:
             raise ShapeError("an encoder–decoder needs a source", got="none", remedy="Pass Batch(values, source=…).")
-        told = Pass(reads=reads)
+        told = Pass(None if inputs is None else Context(inputs=inputs), reads=reads)
         memory = self.encoder(batch.source, at, told)
         return Context(memory, told.t, cross_pairs=batch.cross_pairs)
 

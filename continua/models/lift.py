@@ -82,7 +82,7 @@ def lift(model: nn.Module, between: Interpolation = Hold(), *, calibrated: bool 
     >>> bool((model.at(d=32)(ids) - model(ids)).abs().max() < 1e-6)
     True
     """
-    _require_counted(model)
+    require_counted(model)
     made = relaid(model, {}, calibrated, between)
     if not isinstance(between, Hold):
         _require_layers(made)
@@ -110,7 +110,7 @@ def relaid(
     return made.train(model.training)
 
 
-def _require_counted(model: nn.Module) -> None:
+def require_counted(model: nn.Module) -> None:
     """Refuse what is no discrete model."""
     if not isinstance(model, Model):
         remedy = "Use a Transformer or an EncoderDecoder, for example of models.zoo."

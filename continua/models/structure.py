@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from continua import memory
-from continua.axes import ALIASES, WIDTHS, Axes, Depths, Discretisation, Grid, Grids
+from continua.axes import ALIASES, WIDTHS, Axes, Depths, Discretisation, Grid, Grids, Profile
 from continua.axes.rules import made_of, pieces_on
 from continua.checks import refuse_in_graph
 from continua.compiling import remembered
 from continua.constants import at_least_single
-from continua.errors import ConfigError
+from continua.errors import ConfigError, GridError
 from continua.fields import Expansion
 from continua.flow import Adaptive, Fixed, LieTrotter, Solver, Tsit5, depths
 from continua.flow.stepping import StepPlan
@@ -97,8 +97,21 @@ def numbers_of(model: Any, at: Discretisation | None) -> Numbers:
         steps = tuple(control.walk(span))
         found = depths(model.block.kinds, span, control.solver, control)
         where = tuple((nodes, _lengths(model, nodes, control)) for nodes in found)
+    hidden = _hidden(model, chosen, steps, like.device, dtype)
     tokens = None if chosen.t is None else pieces_on(model.axes.t, chosen.t, like.device, dtype)
-    return grids, tokens, steps, where, _mean_length(model.native.z, control)
+    return grids, hidden, tokens, steps, where, _mean_length(model.native.z, control)
+
+
+def _hidden(model: Any, chosen: Discretisation, steps: Steps | None, device: torch.device, dtype: torch.dtype) -> Any:
+    """The depth at which each step starts, and the pieces of its grid of m; None where m is the same everywhere."""
+    profile = chosen.m
+    if not isinstance(profile, Profile):
+        return None
+    if steps is None or len(profile.sizes) != len(steps):
+        got = f"{len(profile.sizes)} sizes for {'steps that are searched for' if steps is None else len(steps)}"
+        raise GridError("a profile has one size for each step", got=got, remedy="Give as many sizes as steps.")
+    rules = [profile.of_step(step) for step in range(len(steps))]
+    return tuple((z, pieces_on(model.axes.m, rule, device, dtype)) for (z, _), rule in zip(steps, rules, strict=True))
 
 
 def _refuse_too_large(model: Any, chosen: Discretisation) -> None:
@@ -126,7 +139,7 @@ def _on_one_device(model: Any) -> None:
 
 def decided(model: Any, at: Discretisation | None, numbers: Numbers) -> Structure:
     """The same as objects, with the model's own solver and rules."""
-    pieces, tokens, steps, where, mean = numbers
+    pieces, hidden, tokens, steps, where, mean = numbers
     control = model.native.z if at is None or at.z is None else at.z
     solver = model.native.z.solver if isinstance(control, int) or control.solver is None else control.solver
     if torch.compiler.is_compiling():
@@ -135,9 +148,10 @@ def decided(model: Any, at: Discretisation | None, numbers: Numbers) -> Structur
         control = model.settle(at).z
         solver = control.solver
     d, h, e, m = (made_of(own) for own in pieces)
+    varying = None if hidden is None else tuple((z, made_of(own)) for z, own in hidden)
     return Structure(
         t=None if tokens is None else made_of(tokens),
-        grids=Grids(d=d, h=h, e=e, m=m),
+        grids=Grids(d=d, h=h, e=e, m=m, hidden=varying),
         span=(model.axes.z.start, model.axes.z.end),
         control=control,
         solver=solver,

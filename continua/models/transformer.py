@@ -16,6 +16,7 @@ from continua.fields import Basis
 from continua.flow import (
     Adjoint,
     Direct,
+    Fixed,
     Flow,
     Projection,
     SaveAt,
@@ -176,8 +177,7 @@ class Transformer(ModelBase):
         if isinstance(asked, Tensor):  # answers elsewhere: points without a measure
             asked = Grid(asked, torch.ones_like(asked[..., 0]))
         asked = None if asked is None else asked.to(t.weights)
-        widths = structure.grids
-        return batch, Grids(d=widths.d, h=widths.h, e=widths.e, m=widths.m, t=t, z=structure.behind, asked=asked)
+        return batch, replace(structure.grids, t=t, z=structure.behind, asked=asked)
 
     def bind(
         self, grids: Grids, structure: Structure, context: Context, reads: Reads | None = None
@@ -303,7 +303,14 @@ class Transformer(ModelBase):
     # --- what users call ----------------------------------------------------------------------------------------------
 
     def at(self, discretisation: Discretisation | None = None, **sizes: Any) -> View:
-        """Return a frozen view of this model on another discretisation: shared weights, gradients flow."""
+        """Return a frozen view of this model on another discretisation: shared weights, gradients flow.
+
+        ``m`` may vary with depth: a size for each step, or a function of z.
+        """
+        if callable(sizes.get("m")):
+            control = self.settle(at(z=sizes.get("z"))).z
+            steps = control.walk((self.axes.z.start, self.axes.z.end)) if isinstance(control, Fixed) else ()
+            sizes = {**sizes, "m": tuple(round(sizes["m"](z)) for z, _ in steps)}
         return View(self, self.settle(chosen_sizes(discretisation, sizes)))
 
     def laid(self, batch: Batch | Tensor, at: Discretisation | None = None) -> Batch:

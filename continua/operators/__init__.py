@@ -18,7 +18,7 @@ from continua.operators.kernels.sampling_error import Spread, spread
 from continua.operators.kernels.stationary import Gaussian, Stationary
 from continua.operators.mask import Both, Causal, Mask, Neighbours, Strided, Window
 from continua.operators.norm import Constraint, LayerNorm, Project, RMSNorm, SphereProjection
-from continua.operators.operator import Chain, Context, Operator, Parts, PreNorm, Recorded, Skip
+from continua.operators.operator import Chain, Context, InputsSeen, Operator, Parts, PreNorm, Recorded, Skip
 from continua.operators.pointwise import Apply, Integral, Pointwise
 from continua.operators.position import (
     ALiBi,
@@ -30,6 +30,7 @@ from continua.operators.position import (
     Sinusoidal,
     WaveBias,
 )
+from continua.operators.refit import Refit
 from continua.operators.spectral import SpectralConvolution
 from continua.operators.waves import Waves
 
@@ -57,6 +58,7 @@ __all__ = [
     "GELU",
     "Gaussian",
     "Identity",
+    "InputsSeen",
     "Integral",
     "Kernel",
     "LayerNorm",
@@ -76,6 +78,7 @@ __all__ = [
     "RMSNorm",
     "ReLU",
     "Recorded",
+    "Refit",
     "RelativeBias",
     "Rotary",
     "FewSources",

@@ -12,7 +12,7 @@ from continua.config import register
 from continua.flow.vectorfield import Bound, Reading
 from continua.operators.cache import Cache
 from continua.operators.weights import Weights
-from continua.typing import Args, Tensor
+from continua.typing import Args, Callable, Tensor
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,18 @@ class Recorded:
     weights: Tensor
 
 
+Note = Callable[[float, Tensor], None]  # takes a depth and the inputs of an output map there
+
+
+@dataclass(frozen=True)
+class InputsSeen:
+    """Inputs of the output map of one operator at one depth: [tokens that are there, inputs]."""
+
+    operator: "Operator"
+    z: float
+    values: Tensor
+
+
 @dataclass(frozen=True)
 class Context:
     """What an operator may look at besides the state.
@@ -33,7 +45,8 @@ class Context:
     ``pairs`` restricts or biases self-attention, ``cross_pairs`` attention to ``state``: boolean (True = allowed) or
     floating point (added to the scores), broadcastable to [b, h, t, s]. ``cache`` serves generation; ``record``
     collects the attention weights of every evaluation. ``late`` asks for weights over depth to be read block by block
-    during the solve, where they are not stored anyway. ``generator`` draws dropout.
+    during the solve, where they are not stored anyway. ``generator`` draws dropout. ``inputs`` is shown what goes into
+    the output map of every operator: hidden coordinates, outputs of heads.
     """
 
     state: Tensor | None = None
@@ -45,6 +58,19 @@ class Context:
     values: Tensor | None = None
     late: bool = False
     generator: torch.Generator | None = None
+    inputs: Callable[[InputsSeen], None] | None = None
+
+    def noting(self, operator: "Operator", t: Grid | None) -> Note | None:
+        """What shows ``inputs`` those of one operator, for the tokens of ``t`` that are there."""
+        show = self.inputs
+        if show is None:
+            return None
+
+        def note(z: float, values: Tensor) -> None:
+            there = values.flatten(0, 1) if t is None or not t.has_gaps else values[t.observed.expand(values.shape[:2])]
+            show(InputsSeen(operator, z, there.detach()))
+
+        return note
 
 
 class Operator(nn.Module):

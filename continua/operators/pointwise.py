@@ -10,8 +10,9 @@ from continua.flow.vectorfield import Bound
 from continua.operators.activation import GELU, Activation, Identity
 from continua.operators.calibration import Target, calibration, extra, folded
 from continua.operators.linear import linear
-from continua.operators.operator import Context, Operands, Operator, local, read_late
-from continua.operators.weights import Sampled, Weight, sample
+from continua.operators.operator import Context, Note, Operands, Operator, local, read_late
+from continua.operators.refit import keys_of, refit
+from continua.operators.weights import Sampled, Weight, Weights, sample
 from continua.typing import Args, Tensor
 
 OUTPUT = Role(Use.KERNEL, inputs="m", is_output=True)  # of W2
@@ -64,6 +65,7 @@ class FeedForward:
     phi1: Activation
     phi2: Activation
     gated: bool
+    note: Note | None = None
 
     def __call__(self, z: float, x: Tensor, args: Operands) -> Tensor:
         """Evaluate the two maps with the nonlinearities between them."""
@@ -71,6 +73,8 @@ class FeedForward:
         hidden = self.phi1(linear(x, w["w1"], w.get("b1")))  # [b, t, m]
         if self.gated:
             hidden = hidden * linear(x, w["gate"])  # [b, t, m]
+        if self.note is not None:
+            self.note(z, hidden)
         return self.phi2(linear(hidden, w["w2"], w.get("b2")))  # [b, t, d]
 
 
@@ -94,6 +98,7 @@ class Pointwise(Operator):
         super().__init__()
         self.phi1, self.phi2 = phi1, phi2
         self.calibration = calibration(weights, {"w2": Target(OUTPUT, "dm", integral="d", own="m")})
+        self.refit = refit(weights, "m", rank="m", centred=bias)
         self.w1 = kernel(weights, "zmc", inputs="c")
         self.gate = kernel(weights, "zmc", inputs="c") if gated else None
         self.w2 = kernel(weights, "zdm", inputs="m", gain=gain, is_output=True)
@@ -102,21 +107,33 @@ class Pointwise(Operator):
 
     def read(self, grids: Grids, late: bool = False) -> Sampled:
         """Both kernels with their quadrature weights folded in, and the biases."""
+        if grids.hidden is None or grids.z is None:
+            return self._read(grids, late)
+        layers: dict[float, dict[str, Tensor]] = {}
+        for own in grids.by_hidden_width():
+            weights = self._read(own, late=False).weights
+            layers |= {z: {**weights.fixed, **weights.depth.get(z, {})} for z in own.z.nodes}  # type: ignore[union-attr]
+        return Sampled(Weights({}, layers))
+
+    def _read(self, grids: Grids, late: bool) -> Sampled:
+        fewer = keys_of(self.refit, grids)
         weights = {
             "w1": Weight(self.w1, over="c"),
             "gate": Weight(self.gate, over="c"),
-            "w2": Weight(self.w2, over="m"),
+            "w2": Weight(self.w2, over="m") if fewer is None else Weight(self.w2, stored="m"),
             "b1": Weight(self.b1),
             "b2": Weight(self.b2),
             **extra(self.calibration, grids),
         }
 
         def finish(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
+            if self.refit is not None:
+                values = self.refit.fold(values, ("w2", "b2"), fewer, depths)
             return folded(self.calibration, values, grids, depths)
 
         return sample(grids, weights, late, finish)
 
     def place(self, read: Sampled, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """Two maps with the nonlinearities between them."""
-        f = FeedForward(self.phi1, self.phi2, self.gate is not None)
+        f = FeedForward(self.phi1, self.phi2, self.gate is not None, context.noting(self, grids.t))
         return Bound(f, read_late(read.reading), local), Operands(read.weights)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields, replace
 import torch
 
 from continua.axes import Discretisation, at
+from continua.convert import elastic as made_elastic
 from continua.models import GPT2Init, initialise
-from continua.models import elastic as made_elastic
 from continua.optim import AdamW, ByRole, Muon
 from continua.recipes.recipe import Bundle, shipped
 from continua.recipes.text import TextSettings, text

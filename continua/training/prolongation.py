@@ -187,7 +187,7 @@ def refuse_unnested(flow: Any, coarse: Sequence[Discretisation], fine: Sequence[
         for letter in field.letters:
             before, after = (_all_read(field, letter, stage) for stage in (coarse_read, fine_read))
             if before is not None and after is not None and not before <= after:
-                remedy = "Grow an elastic model, ct.models.elastic(model), by sizes whose nodes nest, such as halves."
+                remedy = "Grow an elastic model, ct.elastic(model), by sizes whose nodes nest, such as halves."
                 got = f"{len(before - after)} of {len(before)} nodes along {letter} lost"
                 raise ConfigError("a stage keeps the nodes of the one before", got=got, remedy=remedy)
 

@@ -9,13 +9,13 @@ import torch
 from torch.nn.functional import normalize
 
 import continua as ct
+from continua.convert import elastic
 from continua.fields import counted
 from continua.lab.particles.interaction import SelfAttention
 from continua.lab.probes.dynamics import look
 from continua.lab.probes.ladder import Ladder, best_identity, explained, ladder
 from continua.models import Batch, States, Transformer
 from continua.models.build import discrete_axes, post_norm, pre_norm
-from continua.models.elastic import elastic
 from continua.operators import (
     ALiBi,
     Attention,

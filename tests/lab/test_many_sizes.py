@@ -13,11 +13,11 @@ from typer.testing import CliRunner, Result
 from continua.axes import at
 from continua.cli import app
 from continua.cli.sizes import parse_at
+from continua.convert import elastic
 from continua.errors import ConfigError
 from continua.flow import Fixed
 from continua.lab import Beside, Pareto, Point, line_through, many_sizes, pareto, predict, read_beside, write_beside
 from continua.models import Transformer, zoo
-from continua.models.elastic import elastic
 from continua.models.patches import Pixels
 from continua.tasks import Text, digits
 from continua.training import Elastic

@@ -12,6 +12,7 @@ from continua.axes import at
 from continua.cli import app
 from continua.cli.demo import marks
 from continua.cli.pareto import hint
+from continua.convert import elastic
 from continua.errors import ConfigError
 from continua.flow import Fixed
 from continua.lab import Pareto, Point, pareto, predict, size_grid
@@ -19,7 +20,6 @@ from continua.lab.cost.memory import peak_bytes
 from continua.lab.cost.pareto import typed_budget
 from continua.lab.cost.tolerance import depth_front, plot_depth
 from continua.models import zoo
-from continua.models.elastic import elastic
 from tests.refusals import refused
 from tests.runs import tiny_task, tiny_text
 

@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 
 import continua as ct
 from continua.cli.dynamics import read
+from continua.convert import elastic
 from continua.errors import ConfigError, ShapeError
 from continua.fields import counted
 from continua.lab.canvas.dynamics_plots import (
@@ -30,7 +31,6 @@ from continua.lab.probes.spectra import matrices, spectra, spectrum
 from continua.lab.probes.stack import opened
 from continua.models import Batch, States, Transformer
 from continua.models.build import discrete_axes
-from continua.models.elastic import elastic
 from continua.operators import Attention, Parts
 from tests.families import FAMILIES
 from tests.refusals import refused

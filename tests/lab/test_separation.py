@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import continua as ct
+from continua.convert import elastic
 from continua.errors import ConfigError, ShapeError
 from continua.fields import counted
 from continua.flow import RK4, Fixed, OnSphere
@@ -25,7 +26,6 @@ from continua.lab.probes.separation import RIDGE, first_token, linear_probe, mea
 from continua.lab.theory.growth import growth_rates
 from continua.models import Batch, Pixels, States, Transformer
 from continua.models.build import discrete_axes
-from continua.models.elastic import elastic
 from continua.operators import Attention, Context, Parts, Project, SphereProjection
 from continua.tasks import Example
 from tests.families import FAMILIES

@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from continua.axes import Times
+from continua.convert import elastic
 from continua.errors import ConfigError
 from continua.fields import Cosine, Fourier, roles
-from continua.models import Transformer, elastic
+from continua.models import Transformer
 from continua.models.init import initialise
 from continua.operators.calibration import Calibration
 from continua.optim import AdamW, ByRole, Muon

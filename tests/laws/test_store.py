@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from continua.axes import Discretisation, Samples, at
+from continua.axes import Discretisation, Profile, Samples, at
 from continua.config import from_plain, to_plain
 from continua.fields import RefitRanks
 from continua.flow import Direct, Fixed, SaveAt
@@ -27,6 +27,7 @@ FROZEN = [
     *cases.KERNELS.values(),
     *cases.ACTIVATIONS,
     RefitRanks(m=4, h=3, d=2),
+    Profile(5, sizes=(5, 2, 3)),
     *cases.SAMPLINGS,
     *cases.SCHEMES,
     *cases.ROLES,

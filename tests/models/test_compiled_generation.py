@@ -17,7 +17,7 @@ IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 2, 8, 1]])
 
 def elastic() -> ct.Transformer:
     torch.manual_seed(0)
-    return ct.models.elastic(zoo.gpt2(vocab=11, d=16, heads=4, depth=2, context=32)).eval()
+    return ct.elastic(zoo.gpt2(vocab=11, d=16, heads=4, depth=2, context=32)).eval()
 
 
 @pytest.mark.spec("B9", "A8")

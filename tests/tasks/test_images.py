@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from continua.convert import elastic
 from continua.data.images import FASHION, observed_pixels, point_sets, read_idx, resampled
 from continua.errors import ConfigError, ShapeError
-from continua.models import Pixels, elastic, zoo
+from continua.models import Pixels, zoo
 from continua.optim import AdamW, ByRole
 from continua.tasks import Images, digits
 from continua.tasks.images import fashion_mnist

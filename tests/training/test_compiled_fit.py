@@ -11,8 +11,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from continua import flow as fl
 from continua.axes import MonteCarlo, Times, at
+from continua.convert import elastic
 from continua.errors import ConfigError
-from continua.models import Batch, Transformer, elastic, zoo
+from continua.models import Batch, Transformer, zoo
 from continua.operators import Causal, FewSources
 from continua.optim import KFAC, AdamW, ByRole, Constant
 from continua.tasks import Example, Score

@@ -7,10 +7,10 @@ import torch
 
 from continua.axes import Depths, at
 from continua.config import from_plain, to_plain
+from continua.convert import elastic
 from continua.errors import ConfigError
 from continua.flow import Adaptive, Checkpoint, Direct, Fixed, Lean, Recompute
 from continua.models import Batch, Transformer, load, zoo
-from continua.models.elastic import elastic
 from continua.models.patches import Pixels
 from continua.operators import Context
 from continua.operators.calibration import FINEST, HALF, Calibration

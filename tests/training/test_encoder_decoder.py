@@ -56,7 +56,7 @@ def test_smoothness_of_both_flows_is_trained() -> None:
 
 @pytest.mark.finding("D8")
 def test_an_encoder_decoder_is_trained_elastically() -> None:
-    model = ct.models.elastic(made())
+    model = ct.elastic(made())
     done = fit(model, Copied(), steps=3, elastic=Elastic(), watch=silent)
     assert done.ended == "done"
     assert model.at(d=4)(paired()).shape == (2, 6, WORDS)
@@ -65,14 +65,14 @@ def test_an_encoder_decoder_is_trained_elastically() -> None:
 @pytest.mark.finding("D8")
 @torch.no_grad()
 def test_held_views_answer_alike() -> None:
-    model = ct.models.elastic(made()).eval()
+    model = ct.elastic(made()).eval()
     for view in (model.at(), model.at(d=4), model.at(z=1)):
         assert gap(view.held()(paired()), view(paired())) < 1e-5
 
 
 @pytest.mark.finding("D8")
 def test_the_pareto_table_is_measured() -> None:
-    model = ct.models.elastic(made()).eval()
+    model = ct.elastic(made()).eval()
     table = pareto(model, Copied(), [ct.at(), ct.at(d=4)], rounds=1)
     assert len(table.points) == 2
 

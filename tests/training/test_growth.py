@@ -9,10 +9,10 @@ import torch
 
 from continua.axes import at
 from continua.config import from_plain, to_plain
+from continua.convert import elastic
 from continua.errors import ConfigError, RunError
 from continua.flow import Adaptive, Fixed
 from continua.models import Transformer, zoo
-from continua.models.elastic import elastic
 from continua.optim import AdamW, ByRole, Muon
 from continua.tasks import Text
 from continua.training import AsMade, Copied, Elastic, Growth, Run, Stage, Training, fit

@@ -8,10 +8,10 @@ import torch
 
 from continua.axes import at
 from continua.config import from_plain, to_plain
+from continua.convert import elastic
 from continua.errors import ConfigError
 from continua.flow import Adaptive, Fixed
 from continua.models import Transformer, zoo
-from continua.models.elastic import elastic
 from continua.tasks.task import generator_for
 from continua.training import ByGap, Diagonal, Elastic, LearningPlan, Lesson, Run, SizeLaw, Training, fit
 from tests.refusals import refused

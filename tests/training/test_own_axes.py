@@ -7,8 +7,8 @@ import torch
 
 from continua.axes import at
 from continua.config import from_plain, to_plain
+from continua.convert import elastic
 from continua.models import Transformer, zoo
-from continua.models.elastic import elastic
 from continua.operators.calibration import HALF
 from continua.optim import AdamW, ByRole
 from continua.tasks.task import generator_for

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from continua.axes import at
+from continua.convert import elastic
 from continua.models import zoo
-from continua.models.elastic import elastic
 from continua.optim import AdamW, ByRole, Muon
 from continua.training import (
     ByGap,

@@ -10,10 +10,10 @@ import torch
 
 from continua.axes import at
 from continua.config import from_plain, register, to_plain
+from continua.convert import elastic
 from continua.errors import ConfigError
 from continua.flow import Adaptive, Fixed
 from continua.models import Transformer, zoo
-from continua.models.elastic import elastic
 from continua.optim import Muon
 from continua.recipes import build
 from continua.tasks.task import generator_for

@@ -20,8 +20,9 @@ from continua.operators.calibration import Target, calibration, extra, folded
 from continua.operators.kernels.kernel import Kernel, Softmax, Subquadratic
 from continua.operators.linear import linear
 from continua.operators.mask import Mask
-from continua.operators.operator import Context, Operator, Recorded, local, read_late
+from continua.operators.operator import Context, Note, Operator, Recorded, local, read_late
 from continua.operators.position import Position
+from continua.operators.refit import keys_of, refit
 from continua.operators.weights import Finish, Sampled, Weight, sample
 from continua.operators.weights import read as read_field
 from continua.typing import Args, Tensor
@@ -34,6 +35,7 @@ class Attending:
     """A[x] with the weights of one depth: the function that a bound ``Attention`` evaluates."""
 
     heads: Heads
+    note: Note | None = None
 
     def __call__(self, z: float, x: Tensor, args: AttentionOperands) -> Tensor:
         """Project, attend, project back."""
@@ -42,8 +44,10 @@ class Attending:
         q = heads.queries(x, w, args)  # [b, h, t, e]
         k = heads.keys(x, w, args)  # [b, g, s, e]
         v = heads.values(x, w, args)  # [b, g, s, e]
-        mixed = heads.mix(q, k, v, args.scores)  # [b, h, t, e]
-        return linear(merged(mixed), w["o"], w.get("bo"))  # [b, t, d]
+        mixed = merged(heads.mix(q, k, v, args.scores))  # [b, t, h·e]
+        if self.note is not None:
+            self.note(z, mixed)
+        return linear(mixed, w["o"], w.get("bo"))  # [b, t, d]
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,8 @@ class Attention(Operator):
         self.bo = weights.field("zd", role=SHIFT) if "o" in bias else None
         self.density: Field | None = weights.field("zh", role=DENSITY) if density else None
         self.calibration = calibration(weights, {"o": Target(OUTPUT, "hd", integral="h", own="e")})
+        # a density is a measure of heads already, learned beside them
+        self.refit = None if density else refit(weights, "he", rank="h", centred="o" in bias)
 
     def rho(self, grids: Grids) -> Tensor | None:
         """ρ(z, h) ≥ 0 with ∫ρ dμ(h) = mass(h): the normalised exponential of a field, or ``None`` for ρ = 1."""
@@ -165,14 +171,14 @@ class Attention(Operator):
         source = context.state if self.cross else None
         values = context.values if self.cross and context.values is not None else source
         args = AttentionOperands(read.weights, scores, source, values)
-        return Bound(self._function(heads, context), read_late(read.reading), local), args
+        return Bound(self._function(heads, context, grids.t), read_late(read.reading), local), args
 
-    def _function(self, heads: Heads, context: Context) -> Any:
+    def _function(self, heads: Heads, context: Context, t: Grid | None) -> Any:
         if context.record is not None:
             return AttendingRecorded(heads, self, context.record)
         if context.cache is not None:
             return AttendingCached(heads, self, context.cache)
-        return Attending(heads)
+        return Attending(heads, context.noting(self, t))
 
     def _plan(self, grids: Grids, context: Context, placed: Any) -> tuple[Plan, Scores]:
         """Decide how to attend, and see that every query has a key."""
@@ -239,6 +245,7 @@ class Attention(Operator):
         """Weights of c on q, k, v; of e on q (for the score integral) and o; of h and ρ on o; heads flattened."""
         keys = self.kernel.over_keys
         shared = "" if self.groups is None else "h"  # stored group by group
+        fewer = keys_of(self.refit, grids)
 
         def rows(place: int, each: bool = False) -> Any:
             """Merge the head and inner dimensions (head first)."""
@@ -248,7 +255,7 @@ class Attention(Operator):
             "q": Weight(self.q, "ce", rows(-3)),
             "k": Weight(self.k, keys, rows(-3, each=True), shared),
             "v": Weight(self.v, "c", rows(-3, each=True), shared),
-            "o": Weight(self.o, "he", rows(-2)),
+            "o": Weight(self.o, "he", rows(-2)) if fewer is None else Weight(self.o, "", rows(-2), "he"),
             "bq": Weight(self.bq, "e", rows(-2)),
             "bk": Weight(self.bk, keys.removeprefix("c"), rows(-2, each=True), shared),
             "bv": Weight(self.bv, "", rows(-2, each=True), shared),
@@ -258,9 +265,11 @@ class Attention(Operator):
         }
 
     def _finish(self, grids: Grids) -> Finish:
-        """Fold the calibration and ρ into o."""
+        """Fold the refit, the calibration and ρ into o."""
 
         def fold(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
+            if self.refit is not None:
+                values = self.refit.fold(values, ("o", "bo"), keys_of(self.refit, grids), depths)
             values = folded(self.calibration, values, grids, depths)
             if "density" not in values:
                 return values

@@ -1,0 +1,187 @@
+"""Refit by data: what the inputs of a map at some nodes say of those at all others, a quadrature that data chose."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from continua import constants
+from continua.axes import ALIASES, Axes, Axis, Grids, node_numbers, nodes_of
+from continua.constants import constant_result
+from continua.errors import CheckpointError, ConfigError
+from continua.fields import Basis, ByBasis, Hold, Nodal, Parametrisation
+from continua.typing import Letter, Tensor
+
+RIDGE = 3e-2  # of the mean variance, added to every node that is kept: calibration data are few
+HALF = torch.float16
+SINGLE = torch.float32
+Places = NDArray[np.int64]
+
+
+class Refit(nn.Module):
+    """y = ∫ W(·, s) a(s) dμ(s) from n nodes S of N: W ← W_S + W_R P with P = Σ_RS (Σ_SS + λ)⁻¹, R being the others.
+
+    Σ are second moments of the inputs a, kept as UUᵀ + diag(D): ``rank`` functions U in half precision, and what they
+    leave of each variance. ``centred`` moments are those about the mean, which then goes into the bias of the map.
+    ``order`` says which place of the discrete model each stored node had, layer by layer. All is stored as the bits of
+    its numbers: a model that is converted to another precision keeps them. On the native grid nothing is read.
+    """
+
+    factor: Tensor
+    rest: Tensor
+    spread: Tensor
+    mean: Tensor
+    order: Tensor
+
+    def __init__(self, weights: ByBasis, letters: str, rank: int, centred: bool) -> None:
+        super().__init__()
+        self.letters = letters
+        self.axes: Axes = weights.axes
+        self.bases = {letter: weights.bases[ALIASES.get(letter, letter)] for letter in letters}
+        self.depth = weights.bases.get("z")
+        self.centred = centred
+        self.count = int(np.prod([basis.size for basis in self.bases.values()]))
+        layers = 1 if self.depth is None else self.depth.size
+        rank = min(rank, self.count)
+        first = self.bases[letters[0]].size
+        self.register_buffer("factor", torch.zeros(layers, self.count, rank, dtype=torch.int16))
+        self.register_buffer("rest", torch.zeros(layers, self.count, dtype=torch.int16))
+        self.register_buffer("spread", torch.zeros(layers, self.count, dtype=torch.int32))
+        self.register_buffer("mean", torch.zeros(layers, self.count, dtype=torch.int32))
+        self.register_buffer("order", torch.arange(first, dtype=torch.int32).repeat(layers, 1))
+        self._made = constants.Cache(256)
+
+    def keep(self, layer: int, factor: Tensor, variance: Tensor, mean: Tensor) -> None:
+        """Store the moments of one layer: Σ ≈ factor factorᵀ, with the variances of all nodes."""
+        spread = variance.clamp_min(torch.finfo(SINGLE).tiny).sqrt()
+        units = (factor / spread[:, None]).to(HALF)
+        rest = (1 - units.double().square().sum(1)).clamp(0.0, 1.0)
+        self.factor[layer] = _bits(units)
+        self.rest[layer] = _bits(rest.to(HALF))
+        self.spread[layer] = _bits(spread.to(SINGLE))
+        self.mean[layer] = _bits(mean.to(SINGLE))
+        self._made = constants.Cache(256)
+
+    @constant_result
+    def layer_of(self, depth: float) -> int:
+        """The layer whose moments stand for a depth."""
+        return layer_at(self.axes.z, self.depth, depth)
+
+    def keys(self, grids: Grids) -> tuple[int, ...] | None:
+        """What says which nodes are kept; None where all are, or where the nodes are no stored ones."""
+        found = tuple(grids[letter].key for letter in self.letters)
+        if any(key is None for key in found) or not self._fewer(found):
+            return None
+        return found
+
+    @constant_result
+    def _fewer(self, keys: tuple[int, ...]) -> bool:
+        return self._made.get((keys, "fewer"), lambda: self._is_part(self.kept(keys)))
+
+    def _is_part(self, kept: Places) -> bool:
+        return len(kept) < self.count and len(np.unique(kept)) == len(kept)
+
+    def kept(self, keys: tuple[int, ...]) -> Places:
+        """The stored places of all inputs that are kept, the last letter fastest."""
+        places = np.zeros(1, dtype=np.int64)
+        for letter, key in zip(self.letters, keys, strict=True):
+            places = (places[:, None] * self.bases[letter].size + self.places(letter, key)[None, :]).reshape(-1)
+        return places
+
+    def places(self, letter: Letter, key: int) -> Places:
+        """The stored places that nodes of one letter read; all the same where they are read between nodes."""
+        nodes = torch.from_numpy(nodes_of(key).values)
+        basis = self.bases[letter]
+        rows = basis.rows(self.axes[letter], nodes) if isinstance(basis, Nodal) else None
+        return np.zeros(len(nodes), dtype=np.int64) if rows is None else rows.numpy()
+
+    def fold(
+        self,
+        values: dict[str, Tensor],
+        names: tuple[str, str],
+        keys: tuple[int, ...] | None,
+        depths: tuple[float, ...] | None,
+    ) -> dict[str, Tensor]:
+        """Let a map ``names[0]`` [z, ·, N] that was read at all nodes take those that are kept; shift its bias."""
+        name, bias = names
+        if keys is None or name not in values:
+            return values
+        stacked = values[name] if depths is not None else values[name][None]
+        maps: list[Tensor] = []
+        shifts: list[Tensor] = []
+        for own, depth in zip(stacked.unbind(0), depths or (0.0,), strict=True):
+            kept, left, factor, back, mean = self._numbers(keys, self.layer_of(depth), own.device, own.dtype)
+            others = own.index_select(-1, left)
+            maps.append(own.index_select(-1, kept) + (others @ factor) @ back)
+            shifts.append(others @ mean)
+        made = {**values, name: torch.stack(maps) if depths is not None else maps[0]}
+        if bias in values:
+            made[bias] = values[bias] + (torch.stack(shifts) if depths is not None else shifts[0])
+        return made
+
+    @constant_result
+    def _numbers(
+        self, keys: tuple[int, ...], layer: int, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Tensor, ...]:
+        """Kept and left nodes, P in two factors, and what the means leave: made once for each size."""
+        key = (keys, layer, device, dtype, self.factor._version, self.factor.data_ptr())
+        return self._made.get(key, lambda: self._solved(keys, layer, device, dtype))
+
+    def _solved(
+        self, keys: tuple[int, ...], layer: int, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Tensor, ...]:
+        with constants.outside_modes():
+            kept = torch.from_numpy(self.kept(keys))
+            left = torch.ones(self.count, dtype=torch.bool).index_fill_(0, kept, False).nonzero()[:, 0]
+            spread = _numbers(self.spread[layer], SINGLE)
+            units = _numbers(self.factor[layer], HALF)
+            rest = _numbers(self.rest[layer], HALF)
+            mean = _numbers(self.mean[layer], SINGLE)
+            self._require_finite(units, rest, spread, mean)
+            ridge = RIDGE * spread.square().mean() / spread[kept].square()
+            noise = rest[kept] + ridge
+            near = units[kept] / noise[:, None]  # [n, r]
+            system = torch.eye(units.shape[1], dtype=units.dtype) + units[kept].mT @ near
+            back = torch.linalg.solve(system, near.mT) / spread[kept]  # [r, n], by Woodbury's identity
+            factor = units[left] * spread[left][:, None]
+            shift = mean[left] - factor @ (back @ mean[kept])
+        return kept.to(device), left.to(device), *(one.to(device, dtype) for one in (factor, back, shift))
+
+    def _require_finite(self, *numbers: Tensor) -> None:
+        if not all(bool(torch.isfinite(one).all()) for one in numbers) or bool((numbers[2] <= 0).any()):
+            remedy = "Calibrate anew: continua.elastic(model, calibrate=batches)."
+            got = f"those of {' × '.join(self.letters)}"
+            raise CheckpointError("the moments of this model are damaged", got=got, remedy=remedy)
+
+
+def layer_at(axis: Axis, basis: Basis | None, depth: float) -> int:
+    """The number of the layer that a depth reads; zero where weights do not change along z."""
+    if not isinstance(basis, Nodal):
+        return 0
+    with constants.outside_modes():
+        nodes = constants.numbers(node_numbers(axis, basis.rule), torch.device("cpu"), torch.float64)
+        return int(Hold().index(torch.tensor([depth], dtype=torch.float64), nodes, None)[0])
+
+
+def refit(weights: Parametrisation, letters: str, rank: str, centred: bool) -> Refit | None:
+    """A refit where the parametrisation asks for one; ``rank`` is the letter whose rank it has."""
+    if weights.refit is None:
+        return None
+    if not isinstance(weights, ByBasis):
+        raise ConfigError("a refit needs weights at nodes", got=type(weights).__name__, remedy="Use ByBasis.")
+    return Refit(weights, letters, getattr(weights.refit, rank), centred)
+
+
+def keys_of(own: Refit | None, grids: Grids) -> tuple[int, ...] | None:
+    """What says which nodes are kept, where there is a refit and not all are."""
+    return None if own is None else own.keys(grids)
+
+
+def _bits(values: Tensor) -> Tensor:
+    """Numbers as whole ones of the same bits."""
+    return values.contiguous().view(torch.int16 if values.dtype == HALF else torch.int32)
+
+
+def _numbers(bits: Tensor, kind: torch.dtype) -> Tensor:
+    """What ``_bits`` stored, in double precision on the processor."""
+    return bits.detach().cpu().contiguous().view(kind).double()
