@@ -4,8 +4,10 @@
 at every call. That doubles the time of most tests, so the other jobs leave it out.
 """
 
+import functools
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +60,15 @@ def _light_garbage() -> None:
     """What a module finds there stays: collecting garbage need not walk through half a million objects each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _whole_models_in_the_cache_of_the_compiler() -> None:
+    """It keeps the instructions of the last 128 functions; a model has two hundred, which are read anew each time."""
+    reading = sys.modules.get("torch._dynamo.bytecode_transformation")
+    kept = getattr(reading, "_cached_cleaned_instructions", None)
+    if reading is not None and kept is not None and kept.cache_info().maxsize is not None:
+        reading._cached_cleaned_instructions = functools.cache(kept.__wrapped__)  # type: ignore[attr-defined]
 
 
 @pytest.fixture
