@@ -347,7 +347,7 @@ def smooth(task: Text, case: Smooth, seed: int, steps: int) -> tuple[float, floa
     fit(model, replace(task, limit=1), optimiser=ByRole(AdamW(SHAKESPEARE_LR, (0.9, 0.99))), watch=lambda at: None,
         steps=steps, seed=seed, evaluate_every=steps, grow=case.growth)  # fmt: skip
     model.eval()
-    return task.evaluate(model).main, replace(task, limit=200).evaluate(model.at(z=2 * SIZE.depth)).main
+    return task.evaluate(model).main, task.evaluate(model.at(z=2 * SIZE.depth)).main
 
 
 def mean_row(name: str, losses: list[float], bound: float | None) -> Row:
