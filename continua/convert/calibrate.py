@@ -110,7 +110,7 @@ def _require_tokens(model: Any, seen: Collector) -> None:
 
 
 def _ranks(model: Any) -> RefitRanks:
-    """All moments of outputs of heads, a quarter of those of hidden coordinates, or what a tenth of the weights holds.
+    """All moments of outputs of heads, half the rank of those of hidden coordinates, or what a tenth of weights holds.
 
     Of heads few are left out at a time, so what they say of each other is kept whole.
     """
@@ -123,12 +123,12 @@ def _ranks(model: Any) -> RefitRanks:
         layers = shape[0] if "z" in output_map(operator).bases else 1
         if isinstance(operator, Attention):
             wide["h"] = math.prod(shape[-2:])
-            heads += 2 * layers * wide["h"]
+            heads += layers * wide["h"]
         else:
             wide["m"] = shape[-1]
-            hidden += 2 * layers * wide["m"]
+            hidden += layers * wide["m"]
     of_heads = min(wide["h"], int(room / 2 / max(heads, 1)))
-    of_hidden = min(math.ceil(wide["m"] / 4), int((room - of_heads * heads) / max(hidden, 1)))
+    of_hidden = min(math.ceil(wide["m"] / 2), int((room - of_heads * heads) / max(hidden, 1)))
     return RefitRanks(m=max(1, of_hidden), h=max(1, of_heads), d=1)
 
 

@@ -112,8 +112,8 @@ def ordered(second: Tensor, out: Tensor, block: int = 1) -> Tensor:
         done = slice(0, step * block)
         own = slice(node * block, (node + 1) * block)
         column = second[:, own] - factor[:, done] @ factor[own, done].mT
-        inner = column[own] + floor * torch.eye(block, dtype=second.dtype)
-        new = torch.linalg.solve_triangular(torch.linalg.cholesky(inner), column.mT, upper=False).mT
+        carried, axes = torch.linalg.eigh((column[own] + column[own].mT) / 2)
+        new = column @ axes * torch.where(carried > floor, carried, torch.inf).rsqrt()  # what is round-off says nothing
         factor[:, step * block : (step + 1) * block] = new
         split = new.unflatten(0, (count, block))
         left = left - split @ split.mT

@@ -15,19 +15,22 @@ from continua.typing import Letter, Tensor
 RIDGE = 3e-2  # of the mean variance, added to every node that is kept: calibration data are few
 HALF = torch.float16
 SINGLE = torch.float32
+STEPS = 127  # of eight bits, on either side of zero
 Places = NDArray[np.int64]
 
 
 class Refit(nn.Module):
     """y = ∫ W(·, s) a(s) dμ(s) from n nodes S of N: W ← W_S + W_R P with P = Σ_RS (Σ_SS + λ)⁻¹, R being the others.
 
-    Σ are second moments of the inputs a, kept as UUᵀ + diag(D): ``rank`` functions U in half precision, and what they
-    leave of each variance. ``centred`` moments are those about the mean, which then goes into the bias of the map.
-    ``order`` says which place of the discrete model each stored node had, layer by layer. All is stored as the bits of
-    its numbers: a model that is converted to another precision keeps them. On the native grid nothing is read.
+    Σ are second moments of the inputs a, kept as UUᵀ + diag(D): ``rank`` functions U in eight bits (rows in units of
+    their largest entry, ``top``), and what they leave of each variance. ``centred`` moments are those about the mean,
+    which then goes into the bias of the map. ``order`` says which place of the discrete model each stored node had,
+    layer by layer. All is stored as the bits of its numbers: a model that is converted to another precision keeps them.
+    On the native grid nothing is read.
     """
 
     factor: Tensor
+    top: Tensor
     rest: Tensor
     spread: Tensor
     mean: Tensor
@@ -44,7 +47,8 @@ class Refit(nn.Module):
         layers = 1 if self.depth is None else self.depth.size
         rank = min(rank, self.count)
         first = self.bases[letters[0]].size
-        self.register_buffer("factor", torch.zeros(layers, self.count, rank, dtype=torch.int16))
+        self.register_buffer("factor", torch.zeros(layers, self.count, rank, dtype=torch.int8))
+        self.register_buffer("top", torch.zeros(layers, self.count, dtype=torch.int16))
         self.register_buffer("rest", torch.zeros(layers, self.count, dtype=torch.int16))
         self.register_buffer("spread", torch.zeros(layers, self.count, dtype=torch.int32))
         self.register_buffer("mean", torch.zeros(layers, self.count, dtype=torch.int32))
@@ -54,9 +58,12 @@ class Refit(nn.Module):
     def keep(self, layer: int, factor: Tensor, variance: Tensor, mean: Tensor) -> None:
         """Store the moments of one layer: Σ ≈ factor factorᵀ, with the variances of all nodes."""
         spread = variance.clamp_min(torch.finfo(SINGLE).tiny).sqrt()
-        units = (factor / spread[:, None]).to(HALF)
-        rest = (1 - units.double().square().sum(1)).clamp(0.0, 1.0)
-        self.factor[layer] = _bits(units)
+        units = factor / spread[:, None]
+        top = units.abs().amax(1).to(HALF)
+        steps = (units / top.double().clamp_min(torch.finfo(HALF).tiny)[:, None] * STEPS).round().clamp(-STEPS, STEPS)
+        rest = (1 - (steps * top.double()[:, None] / STEPS).square().sum(1)).clamp(0.0, 1.0)
+        self.factor[layer] = steps.to(torch.int8)
+        self.top[layer] = _bits(top)
         self.rest[layer] = _bits(rest.to(HALF))
         self.spread[layer] = _bits(spread.to(SINGLE))
         self.mean[layer] = _bits(mean.to(SINGLE))
@@ -134,7 +141,7 @@ class Refit(nn.Module):
             kept = torch.from_numpy(self.kept(keys))
             left = torch.ones(self.count, dtype=torch.bool).index_fill_(0, kept, False).nonzero()[:, 0]
             spread = _numbers(self.spread[layer], SINGLE)
-            units = _numbers(self.factor[layer], HALF)
+            units = self.factor[layer].cpu().double() * (_numbers(self.top[layer], HALF) / STEPS)[:, None]
             rest = _numbers(self.rest[layer], HALF)
             mean = _numbers(self.mean[layer], SINGLE)
             self._require_finite(units, rest, spread, mean)

@@ -76,9 +76,9 @@ def test_a_refit_is_the_least_squares_map_of_the_inputs_that_are_kept() -> None:
     part = torch.linalg.solve(system, second[kept][:, left]).mT
     w2 = feed.w2.coefficients[1]
     read = feed.read(grids.with_depths(made.structure().depths[1])).weights.at(1.0)
-    assert gap(read["w2"], w2[:, kept] + w2[:, left] @ part) < 2e-3  # half precision of the moments
+    assert gap(read["w2"], w2[:, kept] + w2[:, left] @ part) < 1e-2  # eight bits of the moments
     wanted = feed.b2.coefficients[1] + w2[:, left] @ (mean[left] - part @ mean[kept])
-    assert gap(read["b2"], wanted) < 2e-3
+    assert gap(read["b2"], wanted) < 1e-2
 
 
 @pytest.mark.spec("B11")
@@ -111,6 +111,8 @@ def test_the_order_takes_what_the_others_do_not_say() -> None:
     assert order[1:3] == [2, 3]
     factor = leading(second, 3, torch.ones(4, dtype=torch.float64))
     assert gap(factor @ factor.mT, second) < 1e-5
+    whole = torch.ones(4, 4, dtype=torch.float64) + 1e-18 * second  # one direction: all others are round-off
+    assert sorted(ordered(whole, out).tolist()) == [0, 1, 2, 3]
     heads = ordered(torch.block_diag(second, 9 * second), torch.cat([out, out], 1), block=4)
     assert heads.tolist() == [1, 0]
 
@@ -145,7 +147,7 @@ def test_moments_are_small_and_keep_their_bits(tmp_path) -> None:
     assert all(torch.equal(value, kept[name]) for name, value in made.float().named_buffers())
     assert gap(made.at(m=8)(ids).double(), wanted) < 1e-5
     moments = [module for module in made.modules() if isinstance(module, Refit)]
-    assert sum(one.factor.numel() * 2 for one in moments) <= 0.1 * 4 * sum(p.numel() for p in made.parameters())
+    assert sum(one.factor.numel() for one in moments) <= 0.1 * 4 * sum(p.numel() for p in made.parameters())
 
 
 @pytest.mark.spec("B11")
@@ -168,7 +170,7 @@ def test_bad_calibration_data_are_refused() -> None:
 def test_damaged_moments_are_refused() -> None:
     made = ct.elastic(gpt(), calibrate=[words(seed=seed) for seed in range(3)])
     refit = next(module.refit for module in made.modules() if isinstance(module, Attention))
-    refit.factor[0, 0, 0] = 0x7E00  # a NaN of half precision
+    refit.rest[0, 0] = 0x7E00  # a NaN of half precision
     assert made(words()).isfinite().all()
     with refused(CheckpointError, "those of h", "Calibrate anew"):
         made.at(h=2).held()
@@ -192,7 +194,7 @@ def test_minilm_at_smaller_sizes() -> None:
     with torch.no_grad():
         wanted = embeddings(model)
         assert float((embeddings(made) - wanted).abs().max()) < 1e-5
-        for size, least in (({"m": 768}, 0.94), ({"m": 384}, 0.86), ({"h": 6}, 0.90), ({"m": 768, "h": 6}, 0.855)):
+        for size, least in (({"m": 768}, 0.94), ({"m": 384}, 0.86), ({"h": 6}, 0.90), ({"m": 768, "h": 6}, 0.858)):
             got = cosine_similarity(embeddings(made.at(**size).held()), wanted).mean()
             assert got >= least, f"{size}: {got:.4f}"
     moments = sum(value.numel() * value.element_size() for value in made.buffers())
