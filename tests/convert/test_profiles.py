@@ -119,3 +119,12 @@ def test_profiles_that_do_not_fit_are_refused(model) -> None:
     autonomous = ct.lift(ct.zoo.albert(11, table_width=5, d=8, heads=2, depth=2, context=32, m=12))
     with refused(ConfigError, "one set for all depths", "one size"):
         ct.discretise(autonomous, m=(12, 6))
+
+
+@pytest.mark.spec("B11")
+@pytest.mark.parametrize("size", [{"m": 12, "h": 2}, {"m": (24, 6, 12)}], ids=str)
+def test_refits_and_profiles_are_constants_of_a_graph(model, size) -> None:
+    ids = words(9)
+    view = model.at(**size)
+    run = torch.compile(lambda x: model(x, view.discretisation), fullgraph=True, backend="eager")
+    assert gap(run(ids), view(ids)) <= EXACT
