@@ -268,6 +268,63 @@ def predict(
 
 
 @app.command()
+def lift(
+    folder: Annotated[Path, typer.Argument(help="A Hugging Face folder, one of model.save(), or a run.")],
+    out: Annotated[Path, typer.Argument(help="A new folder for the model with continuous axes.")],
+    texts: Annotated[
+        Path | None, typer.Option(help="Calibrate with these, one on each line; else with docstrings of Python.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Do not calibrate: exact at its own size alone.")] = False,
+    *,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Give a pretrained model continuous axes: the same at its own size, useful at smaller ones, without training."""
+    from continua.cli.lift import run_lift
+
+    run_lift(folder, out, texts, raw, ready(device, threads))
+
+
+@app.command()
+def discretise(
+    folder: Annotated[Path, typer.Argument(help="A folder of continua lift, of Hugging Face or a run.")],
+    out: Annotated[Path, typer.Argument(help="A new folder for the plain model.")],
+    at: Annotated[str, typer.Option(help="The size, for example m=768,h=6.")],
+    hf: Annotated[bool, typer.Option("--hf", help="Write a folder that transformers loads.")] = False,
+    texts: Annotated[
+        Path | None, typer.Option(help="Calibrate with these, one on each line; else with docstrings of Python.")
+    ] = None,
+    *,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Write a plain model of a chosen size, with everything folded into ordinary weights."""
+    from continua.cli.lift import run_discretise
+
+    run_discretise(folder, out, at, texts, hf, ready(device, threads))
+
+
+@app.command()
+def drift(
+    folder: Annotated[Path, typer.Argument(help="A folder of continua lift, of Hugging Face or a run.")],
+    at: Annotated[
+        list[str] | None, typer.Option(help="A size such as m=768,h=6. May be repeated; the usual ones if left out.")
+    ] = None,
+    texts: Annotated[
+        Path | None, typer.Option(help="Texts, one on each line: three of four calibrate, the others are measured.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The picture. By default runs/drift/FOLDER.png.")] = None,
+    *,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Measure what a pretrained model loses at other sizes, without training, and what these cost."""
+    from continua.cli.drift import run as go
+
+    go(folder, at or [], texts, out, ready(device, threads))
+
+
+@app.command()
 def runs(
     folder: Annotated[Path, typer.Argument(help="The folder that holds them.")] = Path("runs"),
 ) -> None:

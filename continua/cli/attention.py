@@ -12,7 +12,8 @@ from rich.table import Table
 from continua.axes import Discretisation
 from continua.cli.out import writing
 from continua.cli.tokens import context_of, token_table
-from continua.errors import CheckpointError, ConfigError, ContinuaError, ShapeError, install
+from continua.convert.tokenizer import read_tokeniser
+from continua.errors import ConfigError, ShapeError
 from continua.lab import (
     PATTERNS,
     Head,
@@ -65,22 +66,7 @@ def tokenise(where: "Path | Run", text: str) -> tuple[list[int], list[str]]:
         row = tokens.encode(text)
         return row.tolist(), [_shown(tokens.decode(row[i : i + 1])) for i in range(len(row))]
     path = where.folder if isinstance(where, Run) else where
-    file = path / "tokenizer.json"
-    if not file.is_file():
-        remedy = "Copy the tokenizer.json of the model into its folder."
-        raise CheckpointError("--attention needs a tokeniser", got=f"no {file.name} in {path}", remedy=remedy)
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as missing:
-        raise ContinuaError("--attention tokenises text", remedy=f"Install the extra: {install('text')}.") from missing
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as unreadable:  # the package raises bare Exception
-        got = str(unreadable)
-        remedy = "Fetch the file again."
-        raise CheckpointError(f"{file.name} is not a tokeniser", got=got, remedy=remedy) from unreadable
-    tokenizer.no_padding()
-    encoded = tokenizer.encode(text)
+    encoded = read_tokeniser(path).made.encode(text)
     if not encoded.ids:
         raise ShapeError("--attention needs a text", got=repr(text), remedy='Write --attention "some text".')
     return list(encoded.ids), [_readable(token) for token in encoded.tokens]

@@ -83,6 +83,13 @@ def to_hf(
     return folder
 
 
+def require_expressible(model: Any) -> None:
+    """Refuse what ``to_hf`` could not write, before it is worked on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said when it is written
+        _expressible(model)
+
+
 def _ends(model: Any, tokens: Tokeniser | None, bos: int | None, eos: int | None) -> dict[str, int | None]:
     """The numbers of the first and the last token as ``config.json`` has them."""
     given = {"bos_token_id": bos, "eos_token_id": eos}

@@ -1,11 +1,15 @@
-"""Our tokenisers as the ``tokenizer.json`` that the libraries of Hugging Face read. Only text is written."""
+"""Our tokenisers as the ``tokenizer.json`` that the libraries of Hugging Face read, and theirs as ours. Only text."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from continua.data.tokens import BytePairs, Characters, Tokeniser
-from continua.errors import ConfigError
+from continua.errors import CheckpointError, ConfigError, install
+from continua.typing import Tensor
 
 TOKENIZER = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"
@@ -48,3 +52,45 @@ def described_as_json(tokens: Tokeniser) -> str:
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unknown>"},
     }
     return json.dumps(made, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The tokeniser of a Hugging Face folder: whole texts, with the tokens that begin and end one, without padding."""
+
+    made: Any  # of the tokenizers library
+
+    @property
+    def size(self) -> int:
+        """How many tokens there are."""
+        return int(self.made.get_vocab_size())
+
+    def encode(self, text: str) -> Tensor:
+        """Token numbers [n]."""
+        return torch.tensor(self.made.encode(text).ids, dtype=torch.int64)
+
+    def decode(self, ids: Tensor) -> str:
+        """The text, without the tokens that begin and end it."""
+        return str(self.made.decode([int(i) for i in ids]))
+
+
+def read_tokeniser(folder: Path) -> Pieces:
+    """The tokeniser of a folder, from its ``tokenizer.json``."""
+    file = folder / TOKENIZER
+    if not file.is_file():
+        remedy = "Copy the tokenizer.json of the model into its folder."
+        raise CheckpointError("a text needs a tokeniser", got=f"no {file.name} in {folder}", remedy=remedy)
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as missing:
+        remedy = f"Install the extra: {install('text')}."
+        raise ConfigError("a text is read by the tokenizers library", got=str(missing), remedy=remedy) from missing
+    try:
+        made = Tokenizer.from_file(str(file))
+    except Exception as unreadable:  # the package raises bare Exception
+        got = str(unreadable)
+        remedy = "Fetch the file again."
+        raise CheckpointError(f"{file.name} is not a tokeniser", got=got, remedy=remedy) from unreadable
+    made.no_padding()
+    made.no_truncation()
+    return Pieces(made)

@@ -2,6 +2,7 @@
 
 from continua.lab.cost.beside import Beside, line_through, read_beside, write_beside
 from continua.lab.cost.complexity import Complexity, CostItem, predict
+from continua.lab.cost.drift import Drift, DriftPoint, drift, size_name, usual_sizes
 from continua.lab.cost.pareto import Pareto, many_sizes, pareto, size_grid
 from continua.lab.cost.point import Point
 from continua.lab.cost.tolerance import Depth, depth_front, plot_depth
@@ -11,9 +12,12 @@ __all__ = [
     "Complexity",
     "CostItem",
     "Depth",
+    "Drift",
+    "DriftPoint",
     "Pareto",
     "Point",
     "depth_front",
+    "drift",
     "line_through",
     "many_sizes",
     "pareto",
@@ -21,5 +25,7 @@ __all__ = [
     "predict",
     "read_beside",
     "size_grid",
+    "size_name",
+    "usual_sizes",
     "write_beside",
 ]

@@ -261,12 +261,12 @@ def _sizes(model: Any, chosen: Discretisation) -> dict[str, int | tuple[int, ...
 
     d, h and z (lengths of steps where they are named), and m and e where they are not what follows from these.
     """
-    sizes: dict[str, Any] = {"d": chosen.d.n, "h": chosen.h.n, "z": _steps(model, chosen.z)}  # type: ignore[union-attr]
+    sizes: dict[str, Any] = {"d": chosen.d.n, "h": chosen.h.n, "z": steps_of(model, chosen.z)}  # type: ignore[union-attr]
     usual = model.settle(at(d=chosen.d))
     return sizes | {k: getattr(chosen, k).n for k in "me" if getattr(chosen, k).n != getattr(usual, k).n}
 
 
-def _steps(model: Any, z: Any) -> int | tuple[int, ...]:
+def steps_of(model: Any, z: Any) -> int | tuple[int, ...]:
     """The number of steps, or their lengths where these are not those that the number alone gives."""
     if z.lengths is None:
         return int(z.steps)
