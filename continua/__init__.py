@@ -29,7 +29,7 @@ _ROOMS = {
     "tasks": "",
     "training": "Elastic KineticEnergy Run fit load",
     "lab": "pareto",
-    "convert": "discretise elastic from_hf from_torch to_hf",
+    "convert": "discretise distil elastic from_hf from_torch to_hf",
     "recipes": "",
     "estimators": "ContinuaClassifier ContinuaForecaster",
 }

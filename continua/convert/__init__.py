@@ -2,6 +2,7 @@
 
 from continua.convert.calibrate import elastic
 from continua.convert.discretise import discretise
+from continua.convert.distil import distil
 from continua.convert.huggingface import from_hf, to_hf
 from continua.convert.names import Entry, Layout, NameMap
 from continua.convert.profiles import best_profile, best_steps
@@ -14,6 +15,7 @@ __all__ = [
     "best_profile",
     "best_steps",
     "discretise",
+    "distil",
     "elastic",
     "from_hf",
     "from_torch",

@@ -117,7 +117,8 @@ class _Flow:
             made |= {letter: {"kind": "Points", "n": self._count(letter)} for letter in WIDTHS}
             made["z"] = {"kind": "Interval", "start": 0.0, "end": float(len(self.lengths)), "mass": None}
         elif kind == "ByBasis":
-            made |= {"bases": self._bases(made["bases"]), "calibrated": False, "calibrated_along": "dhz", "refit": None}
+            plain_weights = {"calibrated": False, "calibrated_along": "dhz", "refit": None, "corrections": None}
+            made |= {"bases": self._bases(made["bases"]), **plain_weights}
         elif kind == "Discretisation":
             made |= {letter: {"kind": "Counting", "n": self._count(letter)} for letter in WIDTHS}
             made["z"] = {**made["z"], "steps": len(self.lengths), "nested": None, "lengths": None}

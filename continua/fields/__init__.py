@@ -5,12 +5,22 @@ from continua.fields.field import Expansion, Field
 from continua.fields.generated import Generated
 from continua.fields.neural import Neural, Separable
 from continua.fields.nodal import Cubic, Hold, Linear, Nodal, Trigonometric
-from continua.fields.parametrisation import ByBasis, ByNetwork, Parametrisation, RefitRanks, counted, kernel, kernel_std
+from continua.fields.parametrisation import (
+    ByBasis,
+    ByNetwork,
+    Corrections,
+    Parametrisation,
+    RefitRanks,
+    counted,
+    kernel,
+    kernel_std,
+)
 from continua.fields.role import HasRoles, Role, Use, roles
 from continua.fields.spectral import BSpline, Cosine, Fourier, Legendre
 from continua.fields.splines import NestedSpline
 
 __all__ = [
+    "Corrections",
     "BSpline",
     "Basis",
     "ByBasis",

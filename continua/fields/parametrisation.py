@@ -13,7 +13,7 @@ from continua.fields.generated import Generated
 from continua.fields.neural import Neural, Separable
 from continua.fields.nodal import Nodal
 from continua.fields.role import TABLE, Role, Use
-from continua.settings import Size
+from continua.settings import Count, Size
 from continua.typing import Letter
 
 
@@ -25,6 +25,19 @@ class RefitRanks:
     m: Size
     h: Size
     d: Size
+
+
+@register
+@dataclass(frozen=True)
+class Corrections:
+    """How many functions a correction of each map has, and the axes along which sizes are corrected."""
+
+    rank: Count
+    along: str = "dhmz"
+
+    def __post_init__(self) -> None:
+        if not self.along or set(self.along) - set("dhemz"):
+            raise ConfigError("corrections are along some of d h e m z", got=repr(self.along), remedy='Use "hm".')
 
 
 @runtime_checkable
@@ -49,6 +62,11 @@ class Parametrisation(Protocol):
     @property
     def refit(self) -> RefitRanks | None:
         """Whether operators keep moments of their inputs, and how closely."""
+        ...
+
+    @property
+    def corrections(self) -> Corrections | None:
+        """Whether operators learn, beside their kernels, what is added to these at other sizes."""
         ...
 
     def field(self, letters: str, std: float = 0.0, mean: float = 0.0, role: Role | None = None) -> Field:
@@ -92,7 +110,8 @@ class ByBasis:
 
     ``calibrated`` operators learn, beside their weights, how these change with the size (``operators.Calibration``),
     along the axes ``calibrated_along``; with ``refit`` they keep moments of their inputs, by which fewer nodes stand in
-    for all (``operators.Refit``).
+    for all (``operators.Refit``), and with ``corrections`` they learn what is added to kernels at other sizes
+    (``operators.Correction``).
     """
 
     axes: Axes
@@ -100,6 +119,7 @@ class ByBasis:
     calibrated: bool = False
     calibrated_along: str = "dhz"
     refit: RefitRanks | None = None
+    corrections: Corrections | None = None
 
     def __post_init__(self) -> None:
         missing = [letter for letter in "dhem" if letter not in self.bases]
@@ -153,6 +173,11 @@ class ByNetwork:
 
     @property
     def refit(self) -> RefitRanks | None:
+        """No: see ``calibrated``."""
+        return None
+
+    @property
+    def corrections(self) -> Corrections | None:
         """No: see ``calibrated``."""
         return None
 

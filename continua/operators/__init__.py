@@ -8,6 +8,7 @@ from continua.operators.activation import ELU, GELU, Activation, Identity, ReLU,
 from continua.operators.attention.operator import Attention
 from continua.operators.cache import Cache
 from continua.operators.convolution import Convolution
+from continua.operators.correction import Correction
 from continua.operators.dropout import Drop
 from continua.operators.kernels.features import PositiveFeatures
 from continua.operators.kernels.kernel import Additive, Kernel, Softmax, Subquadratic, Uniform
@@ -35,6 +36,7 @@ from continua.operators.spectral import SpectralConvolution
 from continua.operators.waves import Waves
 
 __all__ = [
+    "Correction",
     "Waves",
     "WaveBias",
     "SpectralConvolution",

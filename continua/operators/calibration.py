@@ -64,12 +64,7 @@ class Calibration(nn.Module):
 
     def sizes(self, grids: Grids) -> dict[Letter, float | None]:
         """s_d, s_h, s_m and s_e; s_z and s_p are None, numbers for each depth."""
-        found: dict[Letter, float | None] = {k: self._size(k, grids[k].count) for k in "dhe"}
-        following = max(1, round(self.native["m"] * grids.d.count / self.native["d"]))
-        return {**found, "m": self._size("m", grids.m.count) - self._size("m", following), "z": None, "p": None}
-
-    def _size(self, k: Letter, count: int) -> float:
-        return max(0.0, math.log2(self.native[k] / count))
+        return {**octaves(self.native, grids), "z": None, "p": None}
 
     def is_native(self, grids: Grids) -> bool:
         """Whether every size along which there are gains is the native one."""
@@ -125,6 +120,17 @@ class Calibration(nn.Module):
                     field.coefficients.mul_(log.exp())
                 if after == 0.0:
                     gain.coefficients.zero_()
+
+
+def octaves(native: Mapping[Letter, float], grids: Grids) -> dict[Letter, float]:
+    """log2(native nodes / nodes) ≥ 0 along d, h and e; along m less what it is for the m that follows d."""
+
+    def size(k: Letter, count: int) -> float:
+        return max(0.0, math.log2(native[k] / count))
+
+    following = max(1, round(native["m"] * grids.d.count / native["d"]))
+    found = {k: size(k, grids[k].count) for k in "dhe"}
+    return {**found, "m": size("m", grids.m.count) - size("m", following)}
 
 
 @runtime_checkable

@@ -9,6 +9,7 @@ from continua.fields.role import SHIFT
 from continua.flow.vectorfield import Bound
 from continua.operators.activation import GELU, Activation, Identity
 from continua.operators.calibration import Target, calibration, extra, folded
+from continua.operators.correction import Map, corrected, corrected_by, correction
 from continua.operators.linear import linear
 from continua.operators.operator import Context, Note, Operands, Operator, local, read_late
 from continua.operators.refit import keys_of, refit
@@ -99,6 +100,8 @@ class Pointwise(Operator):
         self.phi1, self.phi2 = phi1, phi2
         self.calibration = calibration(weights, {"w2": Target(OUTPUT, "dm", integral="d", own="m")})
         self.refit = refit(weights, "m", rank="m", centred=bias)
+        maps = {"w1": Map("m", "c"), "gate": Map("m", "c"), "w2": Map("d", "m")}
+        self.correction = correction(weights, maps if gated else {name: maps[name] for name in ("w1", "w2")})
         self.w1 = kernel(weights, "zmc", inputs="c")
         self.gate = kernel(weights, "zmc", inputs="c") if gated else None
         self.w2 = kernel(weights, "zdm", inputs="m", gain=gain, is_output=True)
@@ -124,11 +127,13 @@ class Pointwise(Operator):
             "b1": Weight(self.b1),
             "b2": Weight(self.b2),
             **extra(self.calibration, grids),
+            **corrected_by(self.correction, grids),
         }
 
         def finish(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
             if self.refit is not None:
                 values = self.refit.fold(values, ("w2", "b2"), fewer, depths)
+            values = corrected(self.correction, values, grids)
             return folded(self.calibration, values, grids, depths)
 
         return sample(grids, weights, late, finish)

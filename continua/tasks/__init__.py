@@ -14,6 +14,7 @@ from continua.tasks.functions import Functions
 from continua.tasks.images import Images, digits, fashion_mnist
 from continua.tasks.loader import FromLoader, as_task
 from continua.tasks.retrieval import Retrieval
+from continua.tasks.sentences import Sentences, Unlabelled
 from continua.tasks.series import Classes, Scale
 from continua.tasks.task import Coarsens, Example, Score, Task
 from continua.tasks.text import Text
@@ -33,9 +34,11 @@ __all__ = [
     "Retrieval",
     "Scale",
     "Score",
+    "Sentences",
     "Task",
     "Text",
     "Tokeniser",
+    "Unlabelled",
     "as_task",
     "burgers_pairs",
     "darcy_pairs",

@@ -4,10 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from torch.nn.functional import cosine_similarity
+
 from continua.axes import Discretisation
 from continua.config import register
 from continua.errors import ConfigError
 from continua.tasks import Example, Task
+from continua.tasks.sentences import pooled, shared_coordinates
 from continua.typing import Tensor
 
 
@@ -66,3 +69,18 @@ class AnswerImitation:
         answer = study.answer()
         taught = self.distil * task.imitation(answer, study.teacher, study.example)
         return taught if self.distil == 1 else (1 - self.distil) * task.loss(answer, study.example) + taught
+
+
+@register
+@dataclass(frozen=True)
+class EmbeddingImitation:
+    """Σ 1 − cos(e, native e), e being the mean of the states at the tokens that are there.
+
+    A size of fewer coordinates d is compared with the native embedding at these.
+    """
+
+    def loss(self, study: Study) -> Tensor:
+        """How far the embeddings of this size are from the native ones."""
+        there = study.example.batch.observed
+        teacher = shared_coordinates(study.model, study.at, study.teacher)
+        return (1 - cosine_similarity(pooled(study.answer(), there), pooled(teacher, there), dim=-1)).sum()

@@ -17,6 +17,7 @@ from continua.operators.attention.heads import AttentionOperands, Heads, merged,
 from continua.operators.attention.plan import Plan, Scores, check_pairs, check_rows, next_row, once_for_all_depths, plan
 from continua.operators.cache import Cache
 from continua.operators.calibration import Target, calibration, extra, folded
+from continua.operators.correction import Map, corrected, corrected_by, correction
 from continua.operators.kernels.kernel import Kernel, Softmax, Subquadratic
 from continua.operators.linear import linear
 from continua.operators.mask import Mask
@@ -144,6 +145,7 @@ class Attention(Operator):
         self.calibration = calibration(weights, {"o": Target(OUTPUT, "hd", integral="h", own="e")})
         # a density is a measure of heads already, learned beside them
         self.refit = None if density else refit(weights, "he", rank="h", centred="o" in bias)
+        self.correction = correction(weights, _maps(groups))
 
     def rho(self, grids: Grids) -> Tensor | None:
         """ρ(z, h) ≥ 0 with ∫ρ dμ(h) = mass(h): the normalised exponential of a field, or ``None`` for ρ = 1."""
@@ -262,14 +264,16 @@ class Attention(Operator):
             "bo": Weight(self.bo),
             "density": Weight(self.density),
             **extra(self.calibration, grids),
+            **corrected_by(self.correction, grids),
         }
 
     def _finish(self, grids: Grids) -> Finish:
-        """Fold the refit, the calibration and ρ into o."""
+        """Fold the refit, the calibration and ρ into o, and corrections into all maps."""
 
         def fold(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
             if self.refit is not None:
                 values = self.refit.fold(values, ("o", "bo"), keys_of(self.refit, grids), depths)
+            values = corrected(self.correction, values, grids)
             values = folded(self.calibration, values, grids, depths)
             if "density" not in values:
                 return values
@@ -301,6 +305,12 @@ def _origin(s: Grid) -> Tensor | None:
 
 def _since(origin: Tensor | None, grid: Grid) -> Tensor:
     return grid.nodes if origin is None else grid.nodes - origin
+
+
+def _maps(groups: int | None) -> dict[str, Map]:
+    """The maps that are corrected; keys and values that heads share stay."""
+    own = {"q": Map("he", "c"), "o": Map("d", "he")}
+    return own if groups is not None else {**own, "k": Map("he", "c"), "v": Map("he", "c")}
 
 
 def _grouped(weights: Parametrisation, groups: int | None) -> Parametrisation:

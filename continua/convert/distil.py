@@ -1,0 +1,252 @@
+"""Short distillation: the native size teaches smaller ones, and does not change itself."""
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from continua.axes import Discretisation, Nested, Points, at
+from continua.config import from_plain, to_plain
+from continua.convert.calibrate import batches_of, elastic
+from continua.convert.profiles import best_steps
+from continua.data.tokens import Tokeniser
+from continua.errors import ConfigError
+from continua.fields import ByBasis, Corrections
+from continua.flow import Fixed
+from continua.models import Batch
+from continua.models.model import Model
+from continua.models.readout import Readout
+from continua.operators import Correction
+from continua.operators.calibration import Calibration
+from continua.optim import AdamW, ByRole
+from continua.settings import Count, NonNegative, Positive, Seed, checked
+from continua.tasks import Sentences, Unlabelled
+from continua.training import ByGap, Elastic, EmbeddingImitation, Fitted, Objective, Run, Training, Whole
+from continua.training import train as trained
+from continua.training.progress import OnProgress
+
+CALIBRATED = 16  # batches that calibrate, where the model is not calibrated yet
+MEASURED = 8  # of so many batches one is held out
+MOST_MEASURED = 8  # batches that are held out at most
+WARM = 2  # steps that are timed, after one that is not
+EVALUATIONS = 10  # in a run
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """All that a fit of smaller sizes needs: the model, with the native size frozen, its task, and how it is taught."""
+
+    model: Any
+    task: Sentences | Unlabelled
+    training: Training
+    optimiser: ByRole
+
+    def in_minutes(self, minutes: float) -> "Distillation":
+        """The same, of as many steps as take about so long on this machine."""
+        steps = max(1, int(60 * minutes / _seconds(self)))
+        every = max(1, steps // EVALUATIONS)
+        return replace(self, training=replace(self.training, steps=steps, evaluate_every=every))
+
+
+@checked
+def distil(
+    model: Any,
+    texts: Iterable[Any],
+    *,
+    tokens: Tokeniser | None = None,
+    sizes: Sequence[Discretisation] | None = None,
+    minutes: Positive = 20.0,
+    steps: Count | None = None,
+    rank: Count = 16,
+    lr: NonNegative = 2e-3,
+    seed: Seed = 0,
+    run: Run | str | Path | None = None,
+    watch: OnProgress | None = None,
+    device: str = "auto",
+) -> Fitted:
+    """Let the native size of a model teach smaller ones for some ``minutes``, or ``steps``; it stays as it is.
+
+    ``model`` is a discrete one, which is calibrated first, or one of ``continua.elastic``. ``texts`` (with ``tokens``)
+    or batches need no answers: embeddings are taught by their cosine, classes by KL(native ‖ size). What is learned is
+    read by other sizes alone: gains, and a correction of ``rank`` functions for every map and axis that gets smaller.
+    ``sizes`` are those that learn; unless given, half of the hidden width, of the heads, of both, of the width d as
+    well, and two thirds of the steps. ``run`` is a folder, or an opened run to go on with.
+
+    >>> import continua as ct
+    >>> plain = ct.zoo.gpt2(vocab=8, d=8, heads=2, depth=2, context=16)
+    >>> batches = [torch.randint(8, (4, 16), generator=torch.Generator().manual_seed(i)) for i in range(4)]
+    >>> fitted = distil(plain, batches, sizes=[at(m=16)], steps=2, rank=2, watch=lambda progress: None)
+    >>> bool((fitted.model(batches[0]) - plain(batches[0])).abs().max() < 1e-5)
+    True
+    """
+    made = distillation(model, texts, tokens=tokens, sizes=sizes, rank=rank, lr=lr, seed=seed)
+    if isinstance(run, Run):
+        made = replace(made, training=_training_of(run))
+    elif steps is not None:
+        made = replace(made, training=replace(made.training, steps=steps, evaluate_every=steps))
+    else:
+        made = made.in_minutes(minutes)
+    try:
+        return trained(
+            made.model, made.task, made.training, run=run, optimiser=made.optimiser, watch=watch, device=device
+        )
+    finally:
+        made.model.requires_grad_(True)
+
+
+def distillation(
+    model: Any,
+    texts: Iterable[Any],
+    *,
+    tokens: Tokeniser | None = None,
+    sizes: Sequence[Discretisation] | None = None,
+    rank: int = 16,
+    lr: float = 2e-3,
+    seed: int = 0,
+) -> Distillation:
+    """What ``distil`` trains: the calibrated model with corrections, and lessons for its sizes."""
+    batches = [Batch.of(batch) for batch in batches_of(_by_length(texts), tokens, model)]
+    held_out = batches[::MEASURED][:MOST_MEASURED] if len(batches) > 1 else []
+    learned = [batch for batch in batches if not any(batch is other for other in held_out)]
+    if isinstance(model, Model) and _is_counted(model):
+        model = elastic(model, calibrate=learned[:: max(1, len(learned) // CALIBRATED)] or batches)
+    chosen = tuple(_usual(model, held_out or batches) if sizes is None else sizes)
+    made = with_corrections(model, Corrections(rank, _axes_of(model, chosen)), seed)
+    embeds = _embeds(made)
+    task = (Sentences if embeds else Unlabelled)(tuple(learned), tuple(held_out), chosen)
+    law = ByGap(sizes=chosen, draws=min(2, len(chosen)), parts=1)
+    lessons = Elastic(law=law, weight=1.0, imitation=EmbeddingImitation() if embeds else None)
+    training = Training(seed=seed, elastic=lessons)
+    return Distillation(frozen(made), task, training, ByRole(AdamW(lr, decay=0.0)))
+
+
+def _by_length(texts: Iterable[Any]) -> list[Any]:
+    """Texts of about one length beside each other, so that little is filled up; batches as they are."""
+    given: list[Any] = [texts] if isinstance(texts, str) else list(texts)
+    return sorted(given, key=len) if given and isinstance(given[0], str) else given
+
+
+def with_corrections(model: Any, asked: Corrections, seed: int = 0) -> Any:
+    """The same model with corrections beside its kernels, zero so far; those that are there stay."""
+    plain = to_plain(model)
+    found = _corrections_in(plain)
+    if found is not None:
+        if set(asked.along) - set(found["along"]):
+            remedy = f"Teach sizes along {found['along']}, or start from the model without corrections."
+            raise ConfigError("this model has corrections along other axes", got=asked.along, remedy=remedy)
+        return model
+    like = next(model.parameters())
+    made = from_plain(_with(plain, to_plain(asked))).to(device=like.device, dtype=like.dtype)
+    made.load_state_dict(model.state_dict(), strict=False)
+    generator = torch.Generator().manual_seed(seed)
+    for module in made.modules():
+        if isinstance(module, Correction):
+            _draw(module, generator)
+    return made.train(model.training)
+
+
+def frozen(model: Any) -> Any:
+    """Let nothing learn but what the native size does not read; returns the model."""
+    model.requires_grad_(False)
+    for module in model.modules():
+        if isinstance(module, Correction | Calibration):
+            module.requires_grad_(True)
+    return model
+
+
+def _draw(correction: Correction, generator: torch.Generator) -> None:
+    """Random numbers are drawn on the processor, so that every device starts with the same ones."""
+    device = next(correction.parameters()).device
+    correction.to("cpu").draw(generator)
+    correction.to(device)
+
+
+def _with(plain: Any, asked: Any) -> Any:
+    if isinstance(plain, list):
+        return [_with(value, asked) for value in plain]
+    if not isinstance(plain, dict):
+        return plain
+    made = {key: _with(value, asked) for key, value in plain.items()}
+    return {**made, "corrections": asked} if made.get("kind") == ByBasis.__name__ else made
+
+
+def _corrections_in(plain: Any) -> Any:
+    """The corrections that some part of a description has."""
+    if isinstance(plain, list | dict):
+        if isinstance(plain, dict) and plain.get("kind") == ByBasis.__name__ and plain.get("corrections") is not None:
+            return plain["corrections"]
+        values = plain.values() if isinstance(plain, dict) else plain
+        return next((found for value in values if (found := _corrections_in(value)) is not None), None)
+    return None
+
+
+def _is_counted(model: Any) -> bool:
+    return all(
+        isinstance(flow.axes[letter], Points) and not isinstance(getattr(flow.native, letter), Nested)
+        for flow in model.flows
+        for letter in "dhem"
+    )
+
+
+def _embeds(model: Any) -> bool:
+    """Whether a model answers with its states."""
+    readout = model.flows[-1].readout
+    return readout is None or (isinstance(readout, Readout) and readout.out is None)
+
+
+def _usual(model: Any, batches: Sequence[Batch]) -> list[Discretisation]:
+    """Half of m, of h, of both, of d too, and two thirds of the steps, joined where that loses least."""
+    native = model.native
+    halves = {k: max(1, getattr(native, k).n // 2) for k in "dhm"}
+    found = [
+        at(m=halves["m"]),
+        at(h=halves["h"]),
+        at(m=halves["m"], h=halves["h"]),
+        at(d=halves["d"], m=halves["m"], h=halves["h"]),
+    ]
+    if isinstance(native.z, Fixed) and native.z.steps > 2:
+        found.append(at(z=best_steps(model, batches[:2], math.ceil(native.z.steps * 2 / 3))))
+    return list(dict.fromkeys(found))
+
+
+def _axes_of(model: Any, sizes: Sequence[Discretisation]) -> str:
+    """The axes along which some size is not the native one."""
+    native = model.native
+    settled = [model.settle(size) for size in sizes]
+    found = "".join(k for k in "dhemz" if any(getattr(size, k) != getattr(native, k) for size in settled))
+    if not found:
+        remedy = "Name sizes that are smaller: sizes=[at(m=768, h=6)]."
+        raise ConfigError("smaller sizes are taught", got="the native one alone", remedy=remedy)
+    return found
+
+
+def _training_of(run: Run) -> Training:
+    """How a run is trained, as it says itself."""
+    made = from_plain(run.about.get("training", {}))
+    if not isinstance(made, Training) or made.elastic is None:
+        remedy = "Name a run of distil, or a new folder."
+        raise ConfigError("this run teaches no sizes", got=run.folder, remedy=remedy)
+    return made
+
+
+def _seconds(own: Distillation) -> float:
+    """What a step takes: gradients of lessons as they will be drawn, without a change of any weight."""
+    lessons = own.training.elastic
+    if lessons is None:
+        raise ConfigError("lessons are what is timed", got="none", remedy="Use distillation(…).")
+    objective = Objective(own.model, own.task)
+    objective.elastic = lessons
+    plan = lessons.over(own.model)
+    started = 0.0
+    for step in range(WARM + 1):
+        if step == 1:
+            started = time.perf_counter()
+        objective.lessons = plan.draw(0.0, torch.Generator().manual_seed(step))
+        example = own.task.example(own.training.seed, step)
+        objective(example, Whole.of(example))[0].backward()
+    own.model.zero_grad(set_to_none=True)
+    return (time.perf_counter() - started) / WARM

@@ -1,0 +1,109 @@
+"""Corrections by size: maps of a few functions, learned for other sizes, that the native size never reads."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from continua.axes import WIDTHS, Depths, Grids, mass_of
+from continua.fields import Corrections, Expansion, Parametrisation, kernel_std
+from continua.operators.calibration import octaves
+from continua.operators.weights import Weight
+from continua.typing import Letter, Tensor
+
+
+@dataclass(frozen=True)
+class Map:
+    """The letters of what comes out of a kernel, and of what goes in."""
+
+    out: str
+    inputs: str
+
+
+class Correction(nn.Module):
+    """W(x, y) ← W(x, y) + Σ_k s_k Σ_r A_kr(x) B_kr(y), with ``rank`` functions A and B of each depth for each axis k.
+
+    s_k = log2(native nodes / nodes) ≥ 0 along widths and heads, as in ``Calibration``; along z it is log2 of the mean
+    step in units of the native one, ≥ 0 too: fewer steps change every layer. So a size between those that were taught
+    is corrected by what lies between. On the native grid, and on finer ones, nothing is read. ``maps`` are the kernels
+    by name. A new correction is zero: A is, B is not (Hu et al. 2022).
+    """
+
+    def __init__(self, weights: Parametrisation, asked: Corrections, maps: Mapping[str, Map]) -> None:
+        super().__init__()
+        self.native = {letter: mass_of(weights.axes[letter]) for letter in WIDTHS}
+        self.maps = dict(maps)
+        self.along = asked.along
+        self.fields = nn.ModuleDict()
+        for name, own in maps.items():
+            for k in asked.along:
+                self.fields[_out(name, k)] = weights.table(asked.rank, f"z{own.out}", 0.0)  # type: ignore[assignment]
+                std = kernel_std(weights, own.inputs)
+                self.fields[_in(name, k)] = weights.table(asked.rank, f"z{own.inputs}", std)  # type: ignore[assignment]
+
+    def draw(self, generator: torch.Generator) -> None:
+        """Start anew: functions B at random, A zero."""
+        for field in self.fields.values():
+            if isinstance(field, Expansion):
+                field.reset(field.std, 0.0, generator)
+
+    def sizes(self, grids: Grids) -> dict[Letter, float]:
+        """s_k of the axes along which sizes are corrected and this one is not the native one."""
+        found = {**octaves(self.native, grids), "z": _fewer_steps(grids.z)}
+        return {k: found[k] for k in self.along if found[k] != 0.0}
+
+    def weights(self, grids: Grids) -> dict[str, Weight]:
+        """What is to be read beside the operator's own weights."""
+        made = {}
+        for k in self.sizes(grids):
+            for name, own in self.maps.items():
+                made[_out(name, k)] = Weight(self.fields[_out(name, k)], then=_merged(own.out))  # type: ignore[arg-type]
+                kernel = self.fields[_in(name, k)]
+                made[_in(name, k)] = Weight(kernel, own.inputs, _merged(own.inputs))  # type: ignore[arg-type]
+        return made
+
+    def fold(self, values: dict[str, Tensor], grids: Grids) -> dict[str, Tensor]:
+        """Add what was read to the kernels that it belongs to."""
+        made = {name: value for name, value in values.items() if name not in self.fields}
+        for k, size in self.sizes(grids).items():
+            for name in self.maps:
+                if name in made and _out(name, k) in values:
+                    made[name] = made[name] + size * (values[_out(name, k)].mT @ values[_in(name, k)])
+        return made
+
+
+def _out(name: str, k: Letter) -> str:
+    return f"{name} out by {k}"
+
+
+def _in(name: str, k: Letter) -> str:
+    return f"{name} in by {k}"
+
+
+def _merged(letters: str) -> Callable[[Tensor], Tensor] | None:
+    """Heads and their inner coordinates are one index of a kernel."""
+    return (lambda values: values.flatten(-2)) if len(letters) == 2 else None
+
+
+def _fewer_steps(steps: Depths | None) -> float:
+    """log2 of the mean step, zero where steps are as short as native ones, or not known."""
+    if steps is None or not steps.lengths:
+        return 0.0
+    return max(0.0, math.log2(sum(steps.lengths) / len(steps.lengths)))
+
+
+def correction(weights: Parametrisation, maps: Mapping[str, Map]) -> Correction | None:
+    """A correction where the parametrisation asks for one."""
+    return None if weights.corrections is None else Correction(weights, weights.corrections, maps)
+
+
+def corrected_by(own: Correction | None, grids: Grids) -> dict[str, Weight]:
+    """What is to be read for a correction, if there is one."""
+    return {} if own is None else own.weights(grids)
+
+
+def corrected(own: Correction | None, values: dict[str, Tensor], grids: Grids) -> dict[str, Tensor]:
+    """The values with the correction added, if there is one."""
+    return values if own is None else own.fold(values, grids)

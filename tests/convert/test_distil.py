@@ -1,0 +1,181 @@
+"""Short distillation: other sizes come closer to the native one, which does not change by a bit."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import continua as ct
+from continua.convert.distil import distillation, with_corrections
+from continua.errors import ConfigError
+from continua.fields import Corrections
+from continua.models import Batch
+from continua.operators import Correction
+from continua.tasks import Sentences, Unlabelled
+from continua.training import EmbeddingImitation, Run
+from tests.measure import EXACT, gap
+from tests.refusals import refused
+
+
+def words(count: int = 24, vocab: int = 11, seed: int = 0) -> torch.Tensor:
+    return torch.randint(vocab, (4, count), generator=torch.Generator().manual_seed(seed))
+
+
+def data(count: int = 12) -> list[torch.Tensor]:
+    return [words(seed=seed) for seed in range(count)]
+
+
+def gpt(seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return ct.zoo.gpt2(vocab=11, d=16, heads=4, depth=3, context=32, m=24).double()
+
+
+def bert(seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return ct.zoo.bert(vocab=11, d=16, heads=4, depth=3, context=32, m=24).double()
+
+
+def quiet(progress: Any) -> None:
+    pass
+
+
+SIZES = [ct.at(m=6, h=1), ct.at(d=8, h=2), ct.at(z=2)]
+
+
+@pytest.mark.spec("B11")
+@pytest.mark.parametrize("make", [gpt, bert])
+def test_sizes_come_closer_and_the_native_one_stays(make, tmp_path) -> None:
+    plain = make()
+    before = distillation(plain, data(), sizes=SIZES, rank=4)
+    native = before.model(words(seed=99))
+    wanted = before.task.evaluate(before.model.eval()).values
+    fitted = ct.distil(plain, data(), sizes=SIZES, steps=40, rank=4, lr=1e-2, run=tmp_path / "run", watch=quiet)
+    made = fitted.model.eval()
+    ids = words(seed=99)
+    assert torch.equal(made(ids), native)
+    assert gap(made(ids), plain(ids)) <= EXACT
+    found = before.task.evaluate(made).values
+    assert found["distance"] < 0.6 * wanted["distance"]
+    assert all(found[str(size)] < 0.6 * wanted[str(size)] for size in SIZES[1:])  # the first is near its best by refit
+    assert all(parameter.requires_grad for parameter in made.parameters())
+    for size in SIZES:
+        view = made.at(size)
+        assert gap(view.held()(ids), view(ids)) <= EXACT
+        assert gap(ct.discretise(view)(ids), view(ids)) <= EXACT
+    again = ct.load(made.save(tmp_path / "saved"))
+    assert gap(again.at(m=6, h=1)(ids), made.at(m=6, h=1)(ids)) <= EXACT
+    assert gap(ct.discretise(made)(ids), plain(ids)) <= EXACT
+
+
+@pytest.mark.spec("B11")
+def test_a_new_correction_changes_nothing_and_the_native_size_never_reads_it() -> None:
+    model = ct.elastic(gpt(), calibrate=data(3))
+    made = with_corrections(model, Corrections(2, "hmdz"))
+    ids = words(seed=5)
+    for size in ({}, {"m": 12}, {"h": 2}, {"d": 8}, {"z": 2}, {"z": 6}):
+        assert gap(made.at(**size)(ids), model.at(**size)(ids)) <= EXACT
+    with torch.no_grad():
+        for module in made.modules():
+            if isinstance(module, Correction):
+                for parameter in module.parameters():
+                    parameter.normal_(0.0, 0.3)
+    assert torch.equal(made(ids), model(ids))
+    assert gap(made.at(z=6)(ids), model.at(z=6)(ids)) <= EXACT
+    for size in ({"m": 12}, {"h": 2}, {"d": 8}, {"z": 2}):
+        assert gap(made.at(**size)(ids), model.at(**size)(ids)) > 1e-3
+    assert with_corrections(made, Corrections(2, "hm")) is made
+    with refused(ConfigError, "e", "Teach sizes along hmdz"):
+        with_corrections(made, Corrections(2, "e"))
+
+
+@pytest.mark.spec("B11")
+def test_the_correction_of_a_map_is_its_formula() -> None:
+    """W + Σ_k s_k Aᵀ diag(quadrature weights) B, with s_m = log2(24 / 6) and s_h = log2(4 / 2)."""
+    made = with_corrections(ct.lift(gpt()), Corrections(3, "hm"))
+    feed = made.block.parts[1].inner
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for field in feed.correction.fields.values():
+            field.coefficients.normal_()
+    structure = made.structure(ct.at(m=6, h=2))
+    grids = structure.grids.with_depths(structure.depths[1])
+    own = feed.correction.fields
+    m = {"m": grids.m}
+    added = 0.0
+    for k, octaves in (("m", 2.0), ("h", 1.0)):
+        out = own[f"w2 out by {k}"].coefficients[1]
+        inputs = own[f"w2 in by {k}"].on(**m)[1] * grids.m.weights
+        added = added + octaves * out.mT @ inputs
+    wanted = feed.w2.on(**m)[1] * grids.m.weights + added
+    assert gap(feed.read(grids).weights.at(1.0)["w2"], wanted) <= EXACT
+
+
+@pytest.mark.spec("B11")
+def test_a_run_is_gone_on_with(tmp_path) -> None:
+    """Two halves are the whole, to the bit."""
+    plain = gpt()
+    options: dict[str, Any] = {"sizes": SIZES[:2], "rank": 2, "watch": quiet}
+    whole = ct.distil(plain, data(), steps=6, **options).model
+
+    def stop(progress: Any) -> None:
+        if progress.step == 3:
+            raise KeyboardInterrupt
+
+    stopped = ct.distil(plain, data(), steps=6, run=tmp_path / "run", **{**options, "watch": stop})
+    assert stopped.ended == "interrupted"
+    again = ct.distil(plain, data(), run=Run.open(tmp_path / "run"), **options)
+    assert again.ended == "done"
+    for name, value in whole.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], value), name
+
+
+@pytest.mark.spec("B11")
+def test_what_is_taught_follows_what_a_model_answers() -> None:
+    words_ = distillation(gpt(), data(), sizes=SIZES[:1], rank=2)
+    assert isinstance(words_.task, Unlabelled)
+    assert words_.training.elastic.imitation is None
+    states = distillation(bert(), data(), sizes=SIZES[:1], rank=2)
+    assert isinstance(states.task, Sentences)
+    assert states.training.elastic.imitation == EmbeddingImitation()
+    usual = distillation(gpt(), data(), rank=2).training.elastic.law.sizes
+    assert [str(size) for size in usual[:4]] == ["at(m=12)", "at(h=2)", "at(h=2, m=12)", "at(d=8, h=2, m=12)"]
+    assert usual[4].z.steps == 2
+    few = states.in_minutes(1e-9)
+    assert few.training.steps == 1
+    assert all(parameter.grad is None for parameter in few.model.parameters())
+
+
+@pytest.mark.spec("B11")
+def test_embeddings_are_means_over_tokens_that_are_there() -> None:
+    """An absent token changes no distance; of a smaller width the native coordinates are taken that it has."""
+    model = ct.lift(bert())
+    ids = words(6)
+    observed = torch.ones(4, 6, dtype=torch.bool)
+    observed[:, 4:] = False
+    other = ids.masked_fill(~observed, 3)
+    scores = [
+        Sentences((batch,), (batch,), (ct.at(m=12), ct.at(d=8))).evaluate(model).values
+        for batch in (Batch(ids, observed=observed), Batch(other, observed=observed), Batch(ids[:, :4]))
+    ]
+    for name, value in scores[0].items():
+        assert value == pytest.approx(scores[1][name], abs=1e-12)
+        assert value == pytest.approx(scores[2][name], abs=1e-12)
+    native = model(ids[:, :4]).mean(1)
+    small = model.at(d=8)(ids[:, :4]).mean(1)
+    nodes = model.structure().grids.d.nodes[:, 0].tolist()
+    places = [nodes.index(node) for node in model.structure(ct.at(d=8)).grids.d.nodes[:, 0].tolist()]
+    wanted = 1 - torch.cosine_similarity(small, native[:, places]).mean().detach()
+    assert scores[2]["at(d=8)"] == pytest.approx(float(wanted), abs=1e-12)
+
+
+@pytest.mark.spec("B11")
+def test_bad_lessons_are_refused(tmp_path) -> None:
+    plain = gpt()
+    with refused(ConfigError, "the native one alone", "sizes=["):
+        distillation(plain, data(), sizes=[ct.at(m=24)])
+    with refused(ConfigError, "0 held out", "more texts"):
+        distillation(plain, [words(28)], sizes=SIZES)
+    with refused(ConfigError, "'x'", '"hm"'):
+        Corrections(2, "x")
+    with refused(ConfigError, "none", "a few hundred texts"):
+        ct.distil(plain, [])
