@@ -70,11 +70,6 @@ class Weight:
     then: Callable[[Tensor], Tensor] | None = None
     stored: str = ""
 
-    @property
-    def varies(self) -> bool:
-        """Whether it is a function of depth."""
-        return self.field is not None and "z" in self.field.letters
-
     def on(self, grids: Grids, leaves: Mapping[str, Tensor] | None = None) -> Tensor:
         """Read now; without depths the coefficients in depth stay."""
         if self.field is None:
@@ -114,13 +109,22 @@ def sample(grids: Grids, weights: Mapping[str, Weight], late: bool = False, fini
     ``unbind`` instead of indexing: its backward is one stack, where each index would fill a whole tensor with zeros.
     """
     z = grids.z
-    present = {name: weight for name, weight in weights.items() if weight.field is not None}
-    later = {name: w for name, w in present.items() if w.varies and (z is None or (late and not _is_stored(w, z)))}
-    now = {name: w.on(grids) for name, w in present.items() if name not in later}
-    fixed = _finished(present, {name: values for name, values in now.items() if not present[name].varies}, finish, None)
-    varying = {name: values for name, values in now.items() if present[name].varies}
-    layers = {} if z is None else _layers(z.nodes, varying if later else _finished(present, varying, finish, z.nodes))
-    made = Weights(_watched(present, grids, {None: fixed})[None], _watched(present, grids, layers))
+    fixed: dict[str, Tensor] = {}
+    varying: dict[str, Tensor] = {}
+    later: dict[str, Weight] = {}
+    for name, weight in weights.items():  # one loop: a compiler that traces this walks through each turn
+        if weight.field is None:
+            continue
+        if "z" not in weight.field.letters:
+            fixed[name] = weight.on(grids)
+        elif z is None or (late and not _is_stored(weight, z)):
+            later[name] = weight
+        else:
+            varying[name] = weight.on(grids)
+    looking = _looking(weights)
+    fixed = _finished(looking, fixed, finish, None)
+    layers = {} if z is None else _layers(z.nodes, varying if later else _finished(looking, varying, finish, z.nodes))
+    made = Weights(_watched(weights, looking, grids, {None: fixed})[None], _watched(weights, looking, grids, layers))
     if not later:
         return Sampled(made)
     bare = grids.with_depths(None)
@@ -129,8 +133,10 @@ def sample(grids: Grids, weights: Mapping[str, Weight], late: bool = False, fini
     def reader(depths: Sequence[float], own: Weights) -> Weights:
         block = Depths(tuple(depths))
         values = {name: _late(weight, bare, block, own.along[name]) for name, weight in later.items()}
-        layers = _layers(block.nodes, _finished(later, values, finish, block.nodes))
-        merged = {z: {**own.depth.get(z, {}), **layer} for z, layer in _watched(later, bare, layers).items()}
+        looking = _looking(later)
+        layers = _layers(block.nodes, _finished(looking, values, finish, block.nodes))
+        watched = _watched(later, looking, bare, layers)
+        merged = {z: {**own.depth.get(z, {}), **layer} for z, layer in watched.items()}
         return Weights(own.fixed, merged)
 
     return Sampled(made, Reading(reader, sum(_bytes(weight, made.along[name]) for name, weight in later.items())))
@@ -170,19 +176,26 @@ def _module(field: object) -> nn.Module:
     return field
 
 
+def _looking(weights: Mapping[str, Weight]) -> dict[str, Moments]:
+    """Who looks at the products of which weights; nobody does inside a graph."""
+    if torch.compiler.is_compiling():
+        return {}
+    found = {name: looked_at(weight.field) for name, weight in weights.items()}
+    return {name: moments for name, moments in found.items() if moments is not None}
+
+
 def _finished(
-    weights: Mapping[str, Weight], values: dict[str, Tensor], finish: Finish | None, depths: tuple[float, ...] | None
+    looking: Mapping[str, Moments], values: dict[str, Tensor], finish: Finish | None, depths: tuple[float, ...] | None
 ) -> dict[str, Tensor]:
     """The finished values; of those looked at also what ``finish`` makes of ones: the factors of rows and columns."""
     if finish is None or not values:
         return values
     done = finish(values, depths)
-    changed = [name for name in weights if name in done and done[name] is not values[name]]
-    looking = [name for name in changed if looked_at(weights[name].field) is not None]
-    if looking:
+    changed = [name for name in looking if name in done and done[name] is not values[name]]
+    if changed:
         with torch.no_grad():
-            ones = finish({**values, **{name: torch.ones_like(values[name]) for name in looking}}, depths)
-        done = {**done, **{_factors(name): ones[name] for name in looking}}
+            ones = finish({**values, **{name: torch.ones_like(values[name]) for name in changed}}, depths)
+        done = {**done, **{_factors(name): ones[name] for name in changed}}
     return done
 
 
@@ -202,11 +215,12 @@ Where = TypeVar("Where", float, None)
 
 
 def _watched(
-    weights: Mapping[str, Weight], grids: Grids, layers: dict[Where, dict[str, Tensor]]
+    weights: Mapping[str, Weight],
+    looking: Mapping[str, Moments],
+    grids: Grids,
+    layers: dict[Where, dict[str, Tensor]],
 ) -> dict[Where, dict[str, Tensor]]:
     """The weights of some depths (None: of every one), those marked whose products somebody looks at."""
-    found = {name: looked_at(weight.field) for name, weight in weights.items()}
-    looking = {name: moments for name, moments in found.items() if moments is not None}
     if not looking:
         return layers
     made = {z: dict(layer) for z, layer in layers.items()}

@@ -23,16 +23,17 @@ pytestmark = pytest.mark.unshaped  # checked functions do not compile
 SCATTERED = ("points of a plane", "functions on a square")  # the weights of scattered points come with the data
 SIX = ("gpt2", "bert", "llama", "vit", "continuous words", "continuous series")
 SINGLE = 1e-6
+# one step of the methods with many stages: the cases and the solves of test_compiled_flow.py have several
 VIEWS: dict[str, tuple[str, ct.Discretisation]] = {
     "half width": ("continuous words", ct.at(d=4)),
     "one head": ("continuous words", ct.at(h=1)),
     "three steps": ("continuous words", ct.at(z=3)),
     "half of all": ("continuous words", ct.at(d=4, h=1, z=1)),
     "nested heads of gpt2": ("gpt2", ct.at(h=1)),
-    "RK4": ("continuous words", ct.at(z=ct.Fixed(2, ct.RK4()))),
-    "Strang": ("continuous series", ct.at(z=ct.Fixed(2, ct.Strang(fl.Heun())))),
+    "RK4": ("continuous words", ct.at(z=ct.Fixed(1, ct.RK4()))),
+    "Strang": ("continuous series", ct.at(z=ct.Fixed(1, ct.Strang(fl.Heun())))),
     "irregular stamps at another width": ("continuous series", ct.at(d=6, h=1, z=3)),
-    "reversible": ("continuous words", ct.at(z=ct.Fixed(2, ct.ReversibleSolver(ct.RK4())))),
+    "reversible": ("continuous words", ct.at(z=ct.Fixed(1, ct.ReversibleSolver(ct.RK4())))),
 }
 QUICK_VIEWS = [name for name in VIEWS if name not in ("one head", "three steps")]  # half of all has both
 
@@ -114,7 +115,7 @@ def test_a_new_grid_compiles_once_and_a_new_batch_not_at_all() -> None:
     model, _ = case("continuous words")
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, fullgraph=True, backend=counter)
-    for at in (None, ct.at(d=4), ct.at(d=4, h=1), ct.at(z=3)):
+    for at in (None, ct.at(d=4, h=1), ct.at(z=3)):
         before = counter.frame_count
         for samples, tokens in ((2, 6), (3, 5), (5, 9)):
             ids = torch.randint(11, (samples, tokens), generator=torch.Generator().manual_seed(tokens))
@@ -122,7 +123,7 @@ def test_a_new_grid_compiles_once_and_a_new_batch_not_at_all() -> None:
             dynamo.mark_dynamic(ids, 1)
             assert gap(compiled(ids, at), model(ids, at)) < EXACT
         assert counter.frame_count == before + 1
-        compiled(ids, ct.at(d=4) if at == ct.at(d=4) else at)  # an equal grid, named anew
+        compiled(ids, ct.at(d=4, h=1) if at == ct.at(d=4, h=1) else at)  # an equal grid, named anew
         assert counter.frame_count == before + 1
 
 

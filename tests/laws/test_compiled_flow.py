@@ -118,7 +118,7 @@ SAVES = {
 @pytest.mark.parametrize("save", SAVES.values(), ids=SAVES)
 def test_what_is_kept_of_a_compiled_path_is_what_is_kept_of_an_eager_one(save) -> None:
     def run(x0: Tensor, args: Any) -> tuple[Tensor, ...]:
-        path = solve(PAIR, x0, SPAN, args=args, solver=RK4(), control=Fixed(3, nested=4), save=save)
+        path = solve(PAIR, x0, SPAN, args=args, solver=Heun(), control=Fixed(3, nested=4), save=save)
         return (*path.x, path.final, *([path(0.7)] if save.dense else []))
 
     assert apart(run, START, MATRICES) < CLOSE
