@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.packages import folder_of
+from tools.packages import MINILM
 from tools.quote import quoted
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,3 +81,16 @@ def test_the_examples_of_fields_keep_their_promises(name, pictures, tmp_path, mo
     done = subprocess.run(script, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     assert all((tmp_path / f"{picture}.png").stat().st_size > 10_000 for picture in pictures)
+
+
+@pytest.mark.slow(reason="a whole example, which calibrates and measures a real model")
+@pytest.mark.spec("B2", "B11")
+def test_the_example_of_sizes_keeps_its_promises(tmp_path) -> None:
+    pytest.importorskip("transformers")
+    folder = folder_of(MINILM)
+    script = [sys.executable, str(ROOT / "examples" / "any_size.py"), str(folder), "--out", str(tmp_path)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "the aim of 97%" in done.stdout
+    assert all((tmp_path / name / "model.safetensors").is_file() for name in ("half-maps", "half-all"))
+    assert (tmp_path / "drift.png").stat().st_size > 20_000
