@@ -325,6 +325,32 @@ def drift(
 
 
 @app.command()
+def elastic(
+    folder: Annotated[Path, typer.Argument(help="A Hugging Face folder, one of model.save() or of continua lift.")],
+    texts: Annotated[
+        Path | None, typer.Option(help="Texts to learn from, one on each line; else docstrings of Python.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(help="About how long to teach, on this machine.")] = 20.0,
+    at: Annotated[
+        list[str] | None, typer.Option(help="A size to teach, such as m=768,h=6. May be repeated; else the usual ones.")
+    ] = None,
+    place: Annotated[
+        Path | None, typer.Option("--folder", "--run", help="The run folder. By default runs/elastic/FOLDER.")
+    ] = None,
+    *,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Make a pretrained model elastic: calibrate it, then let its native size, which stays, teach smaller ones.
+
+    The same command goes on with a run that was stopped. Exit codes: 0 done, 130 interrupted, 3 not kept.
+    """
+    from continua.cli.elastic import run as go
+
+    go(folder, texts, minutes, at or [], place, ready(device, threads))
+
+
+@app.command()
 def runs(
     folder: Annotated[Path, typer.Argument(help="The folder that holds them.")] = Path("runs"),
 ) -> None:

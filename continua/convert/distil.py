@@ -83,6 +83,8 @@ def distil(
     >>> bool((fitted.model(batches[0]) - plain(batches[0])).abs().max() < 1e-5)
     True
     """
+    if isinstance(run, Run):
+        sizes = sizes_of(run)
     made = distillation(model, texts, tokens=tokens, sizes=sizes, rank=rank, lr=lr, seed=seed)
     if isinstance(run, Run):
         made = replace(made, training=_training_of(run))
@@ -231,6 +233,13 @@ def _training_of(run: Run) -> Training:
         remedy = "Name a run of distil, or a new folder."
         raise ConfigError("this run teaches no sizes", got=run.folder, remedy=remedy)
     return made
+
+
+def sizes_of(run: Run) -> tuple[Discretisation, ...]:
+    """The sizes that a run of ``distil`` teaches."""
+    lessons = _training_of(run).elastic
+    law = None if lessons is None else lessons.law
+    return law.sizes or () if isinstance(law, ByGap) else ()
 
 
 def _seconds(own: Distillation) -> float:

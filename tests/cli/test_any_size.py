@@ -55,6 +55,24 @@ def texts(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.spec("B11")
+def test_elastic_teaches_sizes_and_its_run_is_a_model_of_any_size(bert, texts, tmp_path) -> None:
+    run = tmp_path / "run"
+    command = ["elastic", str(bert), "--texts", str(texts), "--minutes", "0.0001", "--at", "m=16,h=2", "--at", "d=8"]
+    first = typed(*command, "--folder", str(run))
+    said = first.stdout
+    assert first.returncode == 0, first.stderr
+    assert all(part in said for part in ("done", "native", "cosine", "h=2 m=16", "sizes.png")), said
+    assert (run / "sizes.png").stat().st_size > 1000
+    plain = ct.from_hf(bert)
+    taught = ct.Run.open(run).model()
+    assert gap(taught(words()), plain(words())) < SINGLE
+    typed("discretise", str(run), str(tmp_path / "small"), "--at", "m=16,h=2")
+    small = ct.load(tmp_path / "small")
+    assert gap(small(words()), taught.at(m=16, h=2)(words())) < SINGLE
+    assert "done" in typed(*command, "--folder", str(run)).stdout  # nothing is left to do, and nothing is lost
+
+
 def words() -> Batch:
     there = torch.ones(2, 6, dtype=torch.bool)
     there[1, 4:] = False
