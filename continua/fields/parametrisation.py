@@ -125,6 +125,10 @@ class ByBasis:
         missing = [letter for letter in "dhem" if letter not in self.bases]
         if missing:
             raise ConfigError("every width needs a basis", got=f"none for {', '.join(missing)}", remedy="Add them.")
+        along = self.calibrated_along
+        if set(along) - set("dhzmep") or len(set(along)) < len(along):
+            remedy = 'Write each once, as in "dhz"; p is the place within a native step.'
+            raise ConfigError("a calibration is along some of d h z m e p", got=repr(along), remedy=remedy)
 
     def _basis(self, letter: Letter) -> Basis:
         """A fresh copy: generated bases have parameters, and fields must not share them by accident."""

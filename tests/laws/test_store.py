@@ -7,7 +7,7 @@ import torch
 
 from continua.axes import Discretisation, Profile, Samples, at
 from continua.config import from_plain, to_plain
-from continua.fields import RefitRanks
+from continua.fields import Corrections, RefitRanks
 from continua.flow import Direct, Fixed, SaveAt
 from continua.models import load
 from tests import cases
@@ -27,6 +27,7 @@ FROZEN = [
     *cases.KERNELS.values(),
     *cases.ACTIVATIONS,
     RefitRanks(m=4, h=3, d=2),
+    Corrections(3, along="hm"),
     Profile(5, sizes=(5, 2, 3)),
     *cases.SAMPLINGS,
     *cases.SCHEMES,

@@ -8,12 +8,14 @@ import torch
 from continua.axes import at
 from continua.config import from_plain, to_plain
 from continua.convert import elastic
+from continua.errors import ConfigError
 from continua.models import Transformer, zoo
 from continua.operators.calibration import HALF
 from continua.optim import AdamW, ByRole
 from continua.tasks.task import generator_for
 from continua.training import Copied, Elastic, Growth, Run, Stage, fit
 from continua.training.prolongation import Switch
+from tests.refusals import refused
 from tests.runs import calibrated, tiny_task
 
 pytestmark = pytest.mark.spec("B1", "T11")
@@ -124,3 +126,16 @@ def test_copied_hidden_nodes_leave_the_answer_as_it_was(coarse: dict[str, int]) 
 def test_a_model_grows_along_its_hidden_width() -> None:
     grown = fit(gpt(), tiny_task(), steps=6, grow=Growth((Stage((at(m=32),), 0.5),)), watch=lambda at: None)
     assert [line["stage"] for line in grown.history] == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("along", ["dhx", "dd"])
+def test_gains_are_along_axes_that_there_are(along: str) -> None:
+    def changed(plain: Any) -> Any:
+        if isinstance(plain, list):
+            return [changed(value) for value in plain]
+        if not isinstance(plain, dict):
+            return plain
+        return {key: along if key == "calibrated_along" else changed(value) for key, value in plain.items()}
+
+    with refused(ConfigError, "along some of d h z m e p", 'Write each once, as in "dhz"'):
+        from_plain(changed(to_plain(gpt())))

@@ -93,10 +93,18 @@ BY_HAND: tuple[dict[str, Any], ...] = (
 LATER: tuple[dict[str, Any], ...] = (
     {"kind": "AnswerImitation", "distil": 1.0},
     {"kind": "AsMade"},
+    {"kind": "ByGap", "sizes": [SIZE], "draws": 1, "parts": 2, "start": 0.1, "power": 1.0, "memory": 0.8, "even": 0.25},
     {"kind": "Copied", "letters": "dz", "noise": 0.3},
+    {"kind": "Corrections", "rank": 2, "along": "hm"},
+    {"kind": "Diagonal", "shares": [0.25, 0.5], "draws": 1, "parts": 2, "start": 0.1},
+    {"kind": "EmbeddingImitation"},
     {"kind": "Growth", "stages": [{"kind": "Stage", "sizes": [SIZE], "until": 0.4}]},
+    {"kind": "Modes", "d": 3, "h": None, "e": None, "m": 5, "z": 2},
+    {"kind": "NestedSpline", "size": 6, "degree": 3},
+    {"kind": "Profile", "n": 4, "sizes": [4, 2]},
+    {"kind": "RefitRanks", "m": 4, "h": 3, "d": 2},
     {"kind": "SmallerSizes", "d": [4, 8], "draws": 2, "parts": 2, "start": 0.4, "deep": 0.3, "joined": 0.2},
-    {"kind": "Stage", "sizes": [SIZE], "until": 0.4},
+    {"kind": "Stage", "sizes": [SIZE], "until": 0.4, "rate": 0.5},
     {"kind": "Uniform"},
 )
 
