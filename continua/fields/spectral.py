@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -61,7 +61,7 @@ class Spectral:
 class Ordered(Spectral):
     """Orthonormal functions, coarse ones first."""
 
-    def first(self, count: int) -> Self:
+    def first(self, count: int) -> "Ordered":
         """The same kind of basis with fewer functions."""
         return replace(self, size=count)  # type: ignore[type-var]
 
