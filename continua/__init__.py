@@ -10,6 +10,7 @@ __version__ = "0.2.0"
 
 # What most users write; the rest is one step further: continua.axes.Sobol, continua.flow.Heun, …
 _ROOMS = {
+    "session": "Session",
     "axes": (
         "Axes Circle ClenshawCurtis Counting Discretisation GaussLegendre Grid Interval Midpoint Points "
         "Product ProductRule Samples Times Trapezoid at"
@@ -29,7 +30,7 @@ _ROOMS = {
     "tasks": "",
     "training": "Elastic KineticEnergy Run fit load",
     "lab": "pareto",
-    "convert": "discretise distil elastic from_hf from_torch to_hf",
+    "convert": "discretise distil elastic export from_hf from_torch to_hf",
     "recipes": "",
     "estimators": "ContinuaClassifier ContinuaForecaster",
 }

@@ -43,6 +43,7 @@ ROOMS = (
     Room("tasks", "continua.tasks", "Tasks"),
     Room("training", "continua.training", "Training, runs, checkpoints"),
     Room("convert", "continua.convert", "Import from and export to Hugging Face and torch.nn"),
+    Room("session", "continua.session", "Sessions: exported files without torch"),
     Room("recipes", "continua.recipes", "Recipes"),
     Room("estimators", "continua.estimators", "Estimators"),
     Room("lab-particles", "continua.lab.particles", "Lab: particles"),

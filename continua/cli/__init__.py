@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from continua import __version__
+from continua.cli.deploy import export
 from continua.cli.failures import report
 from continua.cli.options import Device, Threads, ready
 from continua.cli.simulate.command import app as simulations
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(simulations, name="simulate")
+app.command()(export)
 
 
 def _version(wanted: bool) -> bool:

@@ -3,6 +3,7 @@
 from continua.convert.calibrate import elastic
 from continua.convert.discretise import discretise
 from continua.convert.distil import distil
+from continua.convert.export import Exported, export
 from continua.convert.huggingface import from_hf, to_hf
 from continua.convert.names import Entry, Layout, NameMap
 from continua.convert.profiles import best_profile, best_steps
@@ -10,6 +11,7 @@ from continua.convert.torch_nn import from_torch
 
 __all__ = [
     "Entry",
+    "Exported",
     "Layout",
     "NameMap",
     "best_profile",
@@ -17,6 +19,7 @@ __all__ = [
     "discretise",
     "distil",
     "elastic",
+    "export",
     "from_hf",
     "from_torch",
     "to_hf",

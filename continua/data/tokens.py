@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 
 from continua.config import register
 from continua.errors import ConfigError, install
+from continua.session.tokens import Alphabet
 from continua.typing import Tensor
-
-PIECE = 1 << 18  # characters that are encoded at once
 
 
 @runtime_checkable
@@ -51,28 +49,16 @@ class Characters:
         return len(self.alphabet)
 
     @cached_property
-    def _places(self) -> "np.ndarray[Any, np.dtype[np.int64]]":
-        """The number of each character by its code point, −1 for those that have none."""
-        codes = _codes(self.alphabet)
-        places = np.full(int(codes.max(initial=0)) + 2, -1)
-        places[codes] = np.arange(len(codes))
-        return places
+    def _numbers(self) -> Alphabet:
+        return Alphabet(self.alphabet)
 
     def encode(self, text: str) -> Tensor:
         """Token numbers [n]; a character that is not in the alphabet is named."""
-        found = np.empty(len(text), dtype=np.int64)
-        for start in range(0, len(text), PIECE):  # all codes at once would be as large as the answer
-            codes = _codes(text[start : start + PIECE]).clip(max=len(self._places) - 1)
-            found[start : start + PIECE] = self._places[codes]
-        if len(text) and found.min() < 0:
-            remedy = "Use characters of the training text, or train on text that has this one."
-            unknown = repr(text[int(found.argmin())])
-            raise ConfigError("the model does not know this character", got=unknown, remedy=remedy)
-        return torch.from_numpy(found)
+        return torch.from_numpy(self._numbers.encode(text))
 
     def decode(self, ids: Tensor) -> str:
         """The text."""
-        return "".join(self.alphabet[int(i)] for i in ids.tolist())
+        return self._numbers.decode(ids.tolist())
 
 
 @register
@@ -110,10 +96,6 @@ class BytePairs:
     def decode(self, ids: Tensor) -> str:
         """The text."""
         return str(self._made.decode([int(i) for i in ids], skip_special_tokens=False))
-
-
-def _codes(text: str) -> "np.ndarray[Any, np.dtype[np.uint32]]":
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
 def _library() -> Any:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # A room imports only rooms that stand before it.
 ROOMS = [
-    "axes", "geometry", "fields", "flow", "operators", "models", "optim", "data", "tasks", "training", "lab",
+    "session", "axes", "geometry", "fields", "flow", "operators", "models", "optim", "data", "tasks", "training", "lab",
     "convert", "recipes", "estimators", "cli", "studio",
 ]  # fmt: skip
 COMMON = {

@@ -39,7 +39,7 @@ def test_characters_round_trip() -> None:
 
 @pytest.mark.spec("B5")
 def test_characters_are_looked_up_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("continua.data.tokens.PIECE", 7)
+    monkeypatch.setattr("continua.session.tokens.PIECE", 7)
     for alphabet in ("".join(sorted(set(ODD))), "zyx🙂", "\ud800a", "a"):
         tokens = Characters(alphabet)
         text = alphabet * 3 + alphabet[::-1]

@@ -1,0 +1,164 @@
+"""What is exported is what the model says, or it is not written."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import continua as ct
+from continua.axes import taken_first
+from continua.convert.onnx import decoders
+from continua.errors import ConfigError
+from continua.models import Pass
+from continua.operators import Context
+from continua.tasks import BytePairs, Characters
+from tests.commands import typed
+from tests.refusals import refused
+from tests.runs import calibrated
+
+pytest.importorskip("onnxruntime")
+CLOSE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def elastic() -> Any:
+    torch.manual_seed(0)
+    return calibrated(ct.elastic(ct.zoo.gpt2(vocab=12, d=16, heads=2, depth=3, context=16))).eval()
+
+
+def words(samples: int, tokens: int) -> torch.Tensor:
+    return torch.randint(12, (samples, tokens), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.spec("B2")
+def test_one_file_has_all_sizes_and_says_how_far_it_is(elastic, tmp_path: Path) -> None:
+    made = ct.export(elastic, tmp_path / "all.onnx")
+    assert len(made.compared) >= 4
+    assert made.difference < CLOSE
+    assert [path.name for path in tmp_path.iterdir()] == ["all.onnx"]
+    assert ct.Session(made.path).about.elastic
+
+
+@pytest.mark.spec("B2")
+def test_a_view_is_one_size_with_everything_folded(elastic, tmp_path: Path) -> None:
+    view = elastic.at(d=8, h=1, z=2)
+    made = ct.export(view, tmp_path / "one.onnx")
+    session = ct.Session(made.path)
+    ids = words(2, 6)
+    assert np.abs(session(ids.numpy()) - view(ids).detach().numpy()).max() < CLOSE
+    assert session.about.native["d"] == 8
+    with refused(ConfigError, "d=4", "Export the elastic model"):
+        session.at(d=4)
+
+
+@pytest.mark.spec("B2")
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "own head"])
+def test_llama_keeps_shared_keys(tied: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    style = ct.zoo.LlamaStyle(tied=tied, bias=tied)
+    model = ct.zoo.llama(vocab=12, d=16, heads=4, depth=2, m=24, groups=2, style=style).eval()
+    session = ct.Session(ct.export(model, tmp_path / "llama.onnx").path)
+    ids = words(2, 5)
+    assert (session.generate(ids.numpy(), tokens=8) == ct.generate(model, ids, tokens=8).numpy()).all()
+
+
+@pytest.mark.spec("B2")
+def test_probes_are_attention_and_states_along_depth(elastic, tmp_path: Path) -> None:
+    session = ct.Session(ct.export(elastic, tmp_path / "probe.onnx", probe=True).path)
+    ids = words(2, 7)
+    found = session.at(d=9, h=1, z=2).probe(ids.numpy())
+    view = elastic.at(d=9, h=1, z=2)
+    record: list[Any] = []
+    elastic(ids, view.discretisation, Pass(Context(record=record)))
+    assert np.abs(found["attention"] - torch.stack([one.weights for one in record]).detach().numpy()).max() < CLOSE
+    order = taken_first(elastic.axes.d, elastic.native.d)[:9]
+    states = torch.stack(list(view.states(ids).x)).detach().numpy()[..., np.argsort(np.argsort(order))]
+    assert np.abs(found["states"] - states).max() < CLOSE
+
+
+@pytest.mark.spec("B2")
+def test_eight_bits_lose_little_and_say_what(elastic, tmp_path: Path) -> None:
+    whole = ct.export(elastic, tmp_path / "whole.onnx")
+    made = ct.export(elastic, tmp_path / "small.onnx", int8=True, data=words(4, 16))
+    assert 0 < made.difference < 0.5
+    assert abs(made.loss) < 0.05
+    assert made.path.stat().st_size < whole.path.stat().st_size
+    assert ct.Session(made.path).about.int8
+
+
+@pytest.mark.spec("B2")
+@pytest.mark.parametrize(
+    "tokens", [Characters("abcdefghijkl"), BytePairs.of("abcabd" * 9, 262)], ids=["letters", "pairs"]
+)
+def test_the_tokeniser_rides_in_the_file(tokens, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = ct.zoo.gpt2(vocab=tokens.size, d=8, heads=2, depth=1, context=16).eval()
+    session = ct.Session(ct.export(model, tmp_path / "text.onnx", tokens=tokens).path)
+    ids = tokens.encode("abca")
+    assert session.tokens.encode("abca").tolist() == ids.tolist()
+    assert session.generate("abca", tokens=4) == tokens.decode(ct.generate(model, ids[None], tokens=4)[0])
+
+
+@pytest.mark.spec("B2")
+def test_what_differs_is_not_written(elastic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "kept.onnx"
+    target.write_text("what was there before")
+    stored = decoders.stored
+
+    def damaged(model: Any, is_elastic: bool) -> Any:
+        own = stored(model, is_elastic)
+        own.feed.w1[0, 0, 0] += 1.0
+        return own
+
+    monkeypatch.setattr(decoders, "stored", damaged)
+    with refused(ConfigError, "", "nothing was written"):
+        ct.export(elastic, target)
+    assert target.read_text() == "what was there before"
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.onnx"]
+
+
+@pytest.mark.spec("B2")
+def test_targets_that_cannot_be_are_refused(elastic, tmp_path: Path) -> None:
+    (tmp_path / "folder.onnx").mkdir()
+    (tmp_path / "file").write_text("")
+    with refused(ConfigError, "'.tflite'", "FILE.onnx"):
+        ct.export(elastic, tmp_path / "model.tflite")
+    with refused(ConfigError, "a folder is there", "Choose a place"):
+        ct.export(elastic, tmp_path / "folder.onnx")
+    with refused(ConfigError, "", "Choose a place"):
+        ct.export(elastic, tmp_path / "file" / "m.onnx")
+    with refused(ConfigError, "Linear", "Give a model"):
+        ct.export(torch.nn.Linear(2, 2), tmp_path / "m.onnx")
+
+
+@pytest.mark.spec("B2")
+def test_double_precision_and_training_mode_are_exported_as_used(elastic, tmp_path: Path) -> None:
+    import copy
+
+    double = copy.deepcopy(elastic).double().train()
+    made = ct.export(double, tmp_path / "double.onnx")
+    assert made.difference < CLOSE
+    assert double.training
+
+
+@pytest.mark.spec("B2")
+def test_the_command_writes_from_a_folder(elastic, tmp_path: Path) -> None:
+    elastic.save(tmp_path / "model")
+    done = typed("export", str(tmp_path / "model"), str(tmp_path / "m.onnx"))
+    assert done.returncode == 0, done.stderr
+    assert "d=8, h=1, z=1" in done.stdout
+    done = typed("export", str(tmp_path / "model"), str(tmp_path / "one.onnx"), "--at", "d=8,z=2", "--int8")
+    assert done.returncode == 0, done.stderr
+    assert "nats a token" in done.stdout.replace("\n", " ") or "more loss" in done.stdout
+    ct.to_hf(
+        ct.zoo.gpt2(vocab=12, d=8, heads=2, depth=1, context=8), tmp_path / "hf", tokens=Characters("abcdefghijkl")
+    )
+    done = typed("export", str(tmp_path / "hf"), str(tmp_path / "hf.onnx"))
+    assert done.returncode == 0, done.stderr
+    described = ct.Session(tmp_path / "hf.onnx").about.tokens
+    assert described is not None
+    assert json.loads(described["json"])["model"]["vocab"]["a"] == 0
+    assert typed("export", str(tmp_path / "model"), str(tmp_path / "m.xyz")).returncode != 0
