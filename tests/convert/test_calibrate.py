@@ -176,6 +176,7 @@ def test_damaged_moments_are_refused() -> None:
         made.at(h=2).held()
 
 
+@pytest.mark.slow(reason="it takes most of a minute to calibrate with 256 sentences")
 @pytest.mark.spec("B11")
 def test_minilm_at_smaller_sizes() -> None:
     """Cosine to the full model's embedding of held-out sentences, without a gradient step."""

@@ -113,9 +113,10 @@ def inductor_agrees(name: str) -> None:
 @pytest.mark.spec("B9")
 def test_a_new_grid_compiles_once_and_a_new_batch_not_at_all() -> None:
     model, _ = case("continuous words")
-    counter = CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend("eager")  # what is counted are graphs, whoever runs them
     compiled = torch.compile(model, fullgraph=True, backend=counter)
-    for at in (None, ct.at(d=4, h=1), ct.at(z=3)):
+    other = ct.at(d=4, h=1, z=1)
+    for at in (None, other, ct.at(z=1)):
         before = counter.frame_count
         for samples, tokens in ((2, 6), (3, 5), (5, 9)):
             ids = torch.randint(11, (samples, tokens), generator=torch.Generator().manual_seed(tokens))
@@ -123,7 +124,7 @@ def test_a_new_grid_compiles_once_and_a_new_batch_not_at_all() -> None:
             dynamo.mark_dynamic(ids, 1)
             assert gap(compiled(ids, at), model(ids, at)) < EXACT
         assert counter.frame_count == before + 1
-        compiled(ids, ct.at(d=4, h=1) if at == ct.at(d=4, h=1) else at)  # an equal grid, named anew
+        compiled(ids, ct.at(d=4, h=1, z=1) if at is other else at)  # an equal grid, named anew
         assert counter.frame_count == before + 1
 
 

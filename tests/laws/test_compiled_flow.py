@@ -47,7 +47,8 @@ from tests.slow import slow_but
 
 pytestmark = [pytest.mark.unshaped, pytest.mark.spec("B9")]  # checked functions do not compile
 FEW = [RK4(), Strang(), ReversibleSolver(), OnSphere()]  # one of a kind
-QUICK = [*FEW, Euler(), Dopri5(), ReversibleHeun(), LieTrotter()]
+# the running costs below trace a step on the sphere, a reversible one is one of Heun's here: many stages take long
+QUICK = [RK4(), Strang(), Euler(), ReversibleHeun(), LieTrotter()]
 CLOSE = 1e-12  # the same operations in the same order, but for what a backend may fuse
 TORCHS_OWN = pytest.mark.filterwarnings(  # what the compiler itself does while it traces
     "ignore:.*should not be instantiated:DeprecationWarning",
@@ -137,7 +138,7 @@ def test_running_costs_are_in_the_graph(solver) -> None:
     assert apart(run, start(solver), MATRICES) < CLOSE
 
 
-@pytest.mark.parametrize("solver", [RK4(), LieTrotter(RK4())], ids=str)
+@pytest.mark.parametrize("solver", [Heun(), LieTrotter(Heun())], ids=str)
 def test_weights_over_depth_are_read_in_the_graph(solver) -> None:
     woven = Woven()
     field = Flow(Bound(Woven.f, read=woven.read)) + Projection(lambda z, x, args: x / (1 + 0.1 * x.square().sum()))
