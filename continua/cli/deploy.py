@@ -10,7 +10,9 @@ from continua.cli.options import Threads, ready
 
 def export(
     folder: Annotated[Path, typer.Argument(help="A run, a folder of model.save() or one of Hugging Face.")],
-    file: Annotated[Path, typer.Argument(help="FILE.onnx.")],
+    file: Annotated[
+        Path, typer.Argument(help="FILE.onnx, FILE.pt2 (a program of torch), or a folder for transformers.")
+    ],
     at: Annotated[str, typer.Option(help="One size alone, for example d=64,h=2,z=3; all of them if left out.")] = "",
     *,
     int8: Annotated[bool, typer.Option("--int8", help="Matrices in eight bits; the loss of that is printed.")] = False,

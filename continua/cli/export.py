@@ -37,12 +37,12 @@ def run(folder: Path, out: Path, wishes: Wishes) -> None:
     with working(console, f"exporting {folder}"):
         source = opened(folder)
         model: Any = source.model if at is None else source.model.at(at)
-        data = _held_out(folder) if wishes.int8 else None
+        data = held_out(folder) if wishes.int8 else None
         made = export(model, out, int8=wishes.int8, probe=wishes.probe, tokens=source.tokens, data=data)
     _show(console, made, wishes.int8)
 
 
-def _held_out(folder: Path) -> torch.Tensor | None:
+def held_out(folder: Path) -> torch.Tensor | None:
     """Some windows of the held-out text of a run; None where there is none at hand."""
     if not (folder / ABOUT).is_file():
         return None

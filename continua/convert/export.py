@@ -1,13 +1,14 @@
-"""``ct.export``: a model leaves for somewhere else, as ONNX.
+"""``ct.export``: a model leaves for somewhere else, as ONNX, as a program of torch, or as a Hugging Face folder.
 
 What is written is opened again and compared with the model before it gets its name.
 """
 
 import copy
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,17 @@ import torch
 
 from continua.config import from_plain
 from continua.convert.discretise import discretise
-from continua.convert.huggingface import from_hf
+from continua.convert.huggingface import from_hf, to_hf
 from continua.convert.onnx.compared import Compared
 from continua.convert.onnx.decoders import compare_decoder, write_decoder
+from continua.convert.onnx.doors import doors_of
 from continua.convert.onnx.stored import one_size, unfit
+from continua.convert.onnx.traced import compare, write_program, write_traced
 from continua.convert.tokenizer import TOKENIZER, Pieces, described_as_json, read_tokeniser
 from continua.data.tokens import Characters, Tokeniser
-from continua.errors import ConfigError, install
+from continua.errors import ConfigError, ContinuaError, install
 from continua.files import aside, flush
-from continua.models import View
+from continua.models import Patches, Tokens, Transformer, View, Widened
 from continua.models.model import Model
 from continua.models.store import CONFIG, read_json
 from continua.session import About
@@ -34,6 +37,7 @@ from continua.training.run import ABOUT
 from continua.typing import Tensor
 
 ONNX = ".onnx"
+PROGRAM = ".pt2"
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,6 @@ class Source:
     model: Any
     view: View | None = None
     tokens: Tokeniser | None = None
-    notes: tuple[str, ...] = field(default=())
 
     @classmethod
     def of(cls, given: Any, tokens: Tokeniser | None) -> "Source":
@@ -98,11 +101,13 @@ def export(
     tokens: Tokeniser | None = None,
     data: Tensor | None = None,
 ) -> Exported:
-    """Write a model into ``path``, whose suffix decides what: ``.onnx``.
+    """Write a model into ``path``, whose suffix decides what: ``.onnx``, ``.pt2`` (a program of torch)
+    or, without one, a folder for Hugging Face.
 
     ``model`` is a model, a view of one (then that size alone is written), or the folder of a run, of ``model.save`` or
     of Hugging Face. A language model of the kind of GPT-2 on nested nodes becomes one ONNX file for all its smaller
-    sizes. ``tokens`` is the tokeniser, which rides in the file; that of a folder is found there.
+    sizes; other models are written at one. ``tokens`` is the tokeniser, which rides in the file; that of a folder is
+    found there.
 
     What was written is compared with the model at several sizes or shapes, on token numbers ``data`` [b, n] if given,
     and refused where they differ. ``int8`` stores matrices in eight bits, which is not compared but measured.
@@ -114,7 +119,17 @@ def export(
     if target.suffix == ONNX:
         with _written(target) as place:
             return _onnx(source, place, target, options)
-    remedy = "Name it FILE.onnx."
+    if int8 or probe:
+        remedy = "Name it FILE.onnx, or leave them out."
+        raise ConfigError("eight bits and probes are for ONNX", got=repr(target.suffix), remedy=remedy)
+    if target.suffix == PROGRAM:
+        with _written(target) as place:
+            view = _flat(model_view(source))
+            doors = doors_of(view.model)
+            return Exported(target, "program", tuple(write_program(view, doors, place)))
+    if not target.suffix:
+        return _folder(source, target)
+    remedy = "Name it FILE.onnx, FILE.pt2, or a folder."
     raise ConfigError("the suffix says what is written", got=repr(target.suffix), remedy=remedy)
 
 
@@ -171,20 +186,74 @@ def _onnx(source: Source, place: Path, target: Path, options: Options) -> Export
     if reason is None:
         write_decoder(model, place, elastic=True, about=about, probe=options.probe, int8=options.int8)
         return _compared(lambda size: model.at(**size), place, target, options, ())
-    notes = () if model.native.is_discrete else (f"One size is written: the model has {reason}.",)
+    notes = (_one(reason),) if unfit(model) is None and not model.native.is_discrete else ()
     return _one_size(model.at(), place, target, about, options, notes)
+
+
+def _one(reason: str) -> str:
+    return f"One size is written: the model has {reason}."
 
 
 def _one_size(
     view: View, place: Path, target: Path, about: About, options: Options, notes: tuple[str, ...]
 ) -> Exported:
     """The graph of one size: a plain model, with everything folded into ordinary weights."""
+    plain = _flat(view)
+    reason = unfit(plain.model)
+    if reason is None:
+        write_decoder(plain.model, place, elastic=False, about=about, probe=options.probe, int8=options.int8)
+        return _compared(lambda size: view, place, target, options, notes)
+    if options.probe:
+        remedy = "Leave probes out, or use a decoder of the kind of GPT-2."
+        raise ConfigError("probes are written for decoders", got=f"a model with {reason}", remedy=remedy)
+    doors = doors_of(plain.model)
+    about = replace(about, context=plain.model.embed.room, vocab=plain.model.embed.vocab)
+    found = write_traced(plain, doors, place, about, options.int8)
+    return Exported(target, doors.kind, tuple(found), notes)
+
+
+def model_view(source: Source) -> View:
+    """The view that is meant, the native one if none is named."""
+    view: View = source.model.at() if source.view is None else source.view
+    return view
+
+
+def _flat(view: View) -> View:
+    """The same function as a plain model where one can be made, so that no more than its size is written."""
+    model = view.model
+    counted = isinstance(model, Transformer) and isinstance(model.embed, Tokens | Widened | Patches)
+    if not counted or (model.native.is_discrete and view.discretisation == model.native):
+        return view
+    try:
+        flat: View = discretise(view).at()
+    except ContinuaError:
+        return view
+    return flat
+
+
+def _folder(source: Source, target: Path) -> Exported:
+    """Discretise, and write as Hugging Face has it."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        got = f"{target}, which is there"
+        raise ConfigError("a model is written into a new folder", got=got, remedy="Choose another name.")
+    view = model_view(source)
     plain = view.model if view.model.native.is_discrete else discretise(view)
-    reason = unfit(plain)
-    if reason is not None:
-        raise ConfigError("ONNX has no graph for this model", got=reason, remedy="Use torch.export, or model.save.")
-    write_decoder(plain, place, elastic=False, about=about, probe=options.probe, int8=options.int8)
-    return _compared(lambda size: view, place, target, options, notes)
+    ours = source.tokens is not None and not isinstance(source.tokens, Pieces)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as temporary:
+            made = Path(temporary) / "made"
+            to_hf(plain, made, tokens=source.tokens if ours else None)
+            if isinstance(source.tokens, Pieces):
+                (made / TOKENIZER).write_text(source.tokens.made.to_str(), encoding="utf-8")
+            again = from_hf(made).eval()
+            doors = doors_of(again)
+            found = compare(view, doors, lambda given: again(doors.batch(*given)).detach().numpy(), exact=True)
+            os.replace(made, target)
+    except OSError as problem:
+        why = problem.strerror or str(problem)
+        raise ConfigError(f"{target} cannot be written", got=why, remedy="Choose another place.") from problem
+    return Exported(target, "folder", tuple(found))
 
 
 def _compared(

@@ -82,7 +82,7 @@ class Latent(Embedding):
             mean, spread = self.inner.scale
             own = torch.stack([grids.tokens.nodes[:, i] for i in edges], -1).to(batch.values)
             own = mean + spread * (own - own.mean(0)) / own.std(0)  # as wide as the values
-            batch = replace(batch, values=torch.cat([batch.values, own.expand(len(batch.values), -1, -1)], -1))
+            batch = replace(batch, values=torch.cat([batch.values, own.expand(batch.values.shape[0], -1, -1)], -1))
         x: Tensor = self.inner(batch, grids, read)
         return x
 

@@ -15,7 +15,7 @@ from continua.session import protobuf
 from continua.session.about import DECODER, WIDTHS, About, Size
 
 LARGEST = 2**31  # bytes: protobuf holds no more
-QUIET = 3  # errors alone: folding tries what a branch that is not taken would do, and says so
+QUIET = 4  # folding tries what a branch that is not taken would do, and failures are said by us
 
 Arrays = dict[str, NDArray[Any]]
 

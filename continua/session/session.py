@@ -172,7 +172,11 @@ class Session:
         if len(values) > len(inputs) or sorted(given) != sorted(inputs):
             got = ", ".join(given) or "nothing"
             raise ShapeError(f"this file takes {', '.join(inputs)}", got=got, remedy="Give each of them once.")
-        arrays = {name: np.asarray(value, dtype=np.float32) for name, value in given.items()}
+        kinds = {"tensor(int64)": "int64", "tensor(bool)": "bool"}
+        arrays: Arrays = {
+            name: np.asarray(value, dtype=kinds.get(self.runtime.inputs[name].type, "float32"))
+            for name, value in given.items()
+        }
         found: NDArray[np.float32] = self.runtime.run(arrays)["answer"]
         return found
 

@@ -11,8 +11,9 @@ import torch
 import continua as ct
 from continua.axes import taken_first
 from continua.convert.onnx import decoders
-from continua.errors import ConfigError
+from continua.errors import ConfigError, ShapeError
 from continua.models import Pass
+from continua.models.patches import Pixels
 from continua.operators import Context
 from continua.tasks import BytePairs, Characters
 from tests.commands import typed
@@ -132,6 +133,117 @@ def test_targets_that_cannot_be_are_refused(elastic, tmp_path: Path) -> None:
         ct.export(elastic, tmp_path / "file" / "m.onnx")
     with refused(ConfigError, "Linear", "Give a model"):
         ct.export(torch.nn.Linear(2, 2), tmp_path / "m.onnx")
+
+
+TRACED = "tracing and converting take several seconds"
+
+
+def sentences(samples: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    ids = words(samples, tokens)
+    there = torch.arange(tokens) < tokens - torch.arange(samples)[:, None]
+    return ids, there
+
+
+@pytest.mark.spec("B2")
+@pytest.mark.unshaped
+def test_an_encoder_embeds_padded_texts(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = ct.zoo.bert(vocab=12, d=8, heads=2, depth=1, context=16).eval()
+    made = ct.export(model, tmp_path / "bert.onnx", tokens=Characters("abcdefghijkl"))
+    assert len(made.compared) >= 4
+    session = ct.Session(made.path)
+    ids, there = sentences(3, 6)
+    states = model(ct.Batch(ids, observed=there)).detach()
+    wanted = (states * there[..., None]).sum(1) / there.sum(1, keepdim=True)
+    assert np.abs(session.embed(ids.numpy(), there.numpy()) - wanted.numpy()).max() < CLOSE
+    texts = ["".join("abcdefghijkl"[i] for i in row[flags]) for row, flags in zip(ids, there, strict=True)]
+    assert np.abs(session.embed(texts) - wanted.numpy()).max() < CLOSE
+    with refused(ConfigError, "kind encoder", "session.embed"):
+        session.generate("ab")
+    with refused(ShapeError, "one text", "session.embed"):
+        session.embed("ab")
+    with refused(ShapeError, "17 tokens", "Shorten"):
+        session.embed(["a" * 17])
+
+
+@pytest.mark.spec("B2")
+@pytest.mark.unshaped
+@pytest.mark.slow(reason=TRACED)
+@pytest.mark.parametrize("int8", [False, True], ids=["whole", "eight bits"])
+def test_images_are_predicted(int8: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = ct.zoo.vit(Pixels(8, 8, patch=(4, 4)), d=16, heads=2, depth=2, labels=3).eval()
+    session = ct.Session(ct.export(model, tmp_path / "vit.onnx", int8=int8).path)
+    images = torch.randn(5, 3, 8, 8)
+    found = session.predict(images.numpy())
+    assert np.abs(found - model(images).detach().numpy()).max() < (0.1 if int8 else CLOSE)
+    with refused(ShapeError, "pixels", "each of them once"):
+        session.predict(pixels=images.numpy())
+    with refused(ShapeError, "[5, 3, 8, 7]", "Its inputs: images"):
+        session.predict(images.numpy()[..., :7])
+
+
+@pytest.mark.spec("B2")
+@pytest.mark.unshaped
+@pytest.mark.slow(reason=TRACED)
+def test_functions_take_nodes_and_weights(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = ct.Transformer.continuous(channels=2, at=ct.at(d=8, h=2, z=2), t=ct.Interval()).eval()
+    session = ct.Session(ct.export(model, tmp_path / "field.onnx").path)
+    nodes = torch.rand(9, 1).sort(0).values
+    weights = torch.full((9,), 1 / 9)
+    values = torch.randn(3, 9, 2)
+    wanted = model(ct.Batch(values, grid=ct.Grid(nodes, weights))).detach().numpy()
+    found = session.predict(values.numpy(), nodes=nodes.numpy(), weights=weights.numpy())
+    assert np.abs(found - wanted).max() < CLOSE
+
+
+@pytest.mark.spec("B2")
+@pytest.mark.unshaped
+@pytest.mark.slow(reason=TRACED)
+@pytest.mark.parametrize("axis", [ct.Circle(), ct.Product((ct.Interval(), ct.Interval()))], ids=["circle", "square"])
+def test_maps_of_functions_answer_on_their_own_grid(axis: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = ct.zoo.function_map(axis, 8, at=ct.at(d=8, h=2, m=8, z=2), modes=3).eval()
+    session = ct.Session(ct.export(model, tmp_path / "map.onnx").path)
+    values = torch.randn(5, model.embed.rule.n, 1)
+    assert np.abs(session.predict(values.numpy()) - model(values).detach().numpy()).max() < CLOSE
+
+
+@pytest.mark.spec("B2")
+@pytest.mark.unshaped
+def test_a_program_of_torch_answers_other_shapes(elastic, tmp_path: Path) -> None:
+    view = elastic.at(d=8, h=1, z=2)
+    made = ct.export(view, tmp_path / "small.pt2")
+    assert made.kind == "program"
+    again = torch.export.load(made.path).module()
+    for samples, tokens in ((1, 3), (5, 9)):
+        ids = words(samples, tokens)
+        assert (again(ids) - view(ids)).abs().max() < CLOSE
+    with refused(ConfigError, "'.pt2'", "FILE.onnx"):
+        ct.export(view, tmp_path / "small.pt2", int8=True)
+
+
+@pytest.mark.spec("B2")
+def test_a_folder_is_for_hugging_face(elastic, tmp_path: Path) -> None:
+    view = elastic.at(d=8, h=1, z=2)
+    made = ct.export(view, tmp_path / "folder", tokens=Characters("abcdefghijkl"))
+    assert made.kind == "folder"
+    ids = words(2, 6)
+    assert (ct.from_hf(made.path)(ids) - view(ids)).abs().max() < CLOSE
+    assert (made.path / "tokenizer.json").is_file()
+    with refused(ConfigError, "which is there", "Choose another name"):
+        ct.export(view, tmp_path / "folder")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder"]
+
+
+@pytest.mark.spec("B2")
+def test_what_has_no_file_says_so(tmp_path: Path) -> None:
+    t5 = ct.zoo.t5(vocab=12, d=8, heads=2, depth=1).eval()
+    for name in ("t5.onnx", "t5.pt2"):
+        with refused(ConfigError, "EncoderDecoder", "model.save"):
+            ct.export(t5, tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.spec("B2")

@@ -1,0 +1,192 @@
+"""One ONNX file for every size: how far it is from torch, and what a token costs.
+
+    python benchmarks/export.py                    # trains a small elastic model first; about three minutes
+    python benchmarks/export.py --run RUN          # an elastic run that is there, for example that of continua demo
+
+Times are CPU time of one thread for a token at batch 1, in interleaved rounds: the eager loop of ``ct.generate``, the
+session of onnxruntime (its size is fixed when it is opened), the same file with its size fed at every token, a graph of
+one step called once for each (with its embedding and readout: more than a step alone would need), and eight bits.
+"""
+
+import argparse
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: its pools are sized when it loads
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import Estimate, Row, cpu_seconds, environment, interleaved, ratio, row, write
+from rich.console import Console
+from rich.table import Table
+
+import continua as ct
+from continua.recipes import start
+from continua.session.file import Runtime, fixed_inputs
+from continua.session.writing import Decoder, Prompt
+
+STEPS = 300  # of the model that is trained where no run is named
+SIZES: list[dict[str, Any]] = [
+    {},
+    {"d": 64},
+    {"d": 96},
+    {"h": 2},
+    {"h": 3},
+    {"z": 2},
+    {"z": 3},
+    {"m": 256},
+    {"e": 16},
+    {"d": 64, "h": 2, "z": 2},
+    {"d": 80, "h": 3, "z": 3},
+    {"d": 32, "h": 1, "z": 1},
+]
+HALF = {"d": 64, "h": 2, "z": 2}
+TOKENS = 64
+PROMPTS = ("def ", "import ", "class A(", "    return ", "\n\n# ")
+
+
+def limited(name: str, got: Estimate, limit: float, **rest: Any) -> Row:
+    """A ratio that must stay below a limit."""
+    return row(name, got, target=f"≤ {limit:g}", held=got.median <= limit, **rest)
+
+
+def exactness(model: Any, session: ct.Session) -> list[Row]:
+    """Logits and greedy tokens at all sizes."""
+    ids = torch.randint(session.about.vocab or 1, (4, 48), generator=torch.Generator().manual_seed(0))
+    far = 0.0
+    equal = 0
+    for size in SIZES:
+        view = model.at(**size)
+        here = session.at(**size)
+        with torch.no_grad():
+            far = max(far, float(np.abs(here(ids.numpy()) - view(ids).numpy()).max()))
+        for prompt in PROMPTS:
+            given = session.tokens.encode(prompt)[None]
+            wanted = ct.generate(view, torch.from_numpy(given), tokens=TOKENS).numpy()
+            equal += bool((here.generate(given, tokens=TOKENS) == wanted).all())
+    total = len(SIZES) * len(PROMPTS)
+    return [
+        Row(f"largest difference of logits, {len(SIZES)} sizes", far, target="≤ 0.0001", held=far <= 1e-4),
+        Row(f"greedy texts that are equal, of {total}", equal, target=f"{total}", held=equal == total),
+    ]
+
+
+def by_step(session: ct.Session) -> Callable[[], None]:
+    """As many calls of a graph of one step as there are steps, for every token."""
+    size = session.size
+    parts = [replace(size, steps=(step,)) for step in size.steps]
+    file = session._file
+    decoders = [Decoder(file.opened(part), session.about, part) for part in parts]
+    prompt = Prompt.of(session.about, session.tokens.encode(PROMPTS[0])[None], None)
+
+    def write_on() -> None:
+        for decoder in decoders:
+            decoder.read(prompt)
+        for _ in range(TOKENS - 1):
+            for decoder in decoders:
+                logits = decoder.write(np.array([[1]]))["logits"]
+            logits.argmax()
+
+    return write_on
+
+
+class Fed(Runtime):
+    """The graph as it is in the file: the size is an input of every call."""
+
+    def run(self, given: Any) -> Any:
+        """All outputs by name."""
+        values, _ = fixed_inputs(self.file.about, self.file.about.size({}))
+        return super().run({**given, **values})
+
+
+def fed(session: ct.Session) -> Callable[[], None]:
+    """A text whose every token names its size anew."""
+    runtime = Fed(session._file, session._file.content)
+    decoder = Decoder(runtime, session.about, session.size)
+    runtime.__dict__["inputs"] = {
+        name: one
+        for name, one in ((own.name, own) for own in runtime.session.get_inputs())
+        if name not in {"d", "h", "e", "m", "layers", "lengths"}
+    }
+    prompt = Prompt.of(session.about, session.tokens.encode(PROMPTS[0])[None], None)
+
+    def write_on() -> None:
+        logits = decoder.read(prompt)["logits"]
+        for _ in range(TOKENS - 1):
+            logits = decoder.write(logits[:, -1:].argmax(-1))["logits"]
+
+    return write_on
+
+
+def times(model: Any, session: ct.Session, small: ct.Session, rounds: int) -> list[Row]:
+    """A token, in turns."""
+    given = session.tokens.encode(PROMPTS[0])[None]
+    prompt = torch.from_numpy(given)
+    sessions = {"native": session, "half": session.at(**HALF), "eight bits": small}
+    views = {"native": model.at(), "half": model.at(**HALF)}
+    work: dict[str, Callable[[], object]] = {
+        **{f"onnx {name}": lambda own=own: own.generate(given, tokens=TOKENS) for name, own in sessions.items()},
+        **{f"eager {name}": lambda own=own: ct.generate(own, prompt, tokens=TOKENS) for name, own in views.items()},
+        "fed": fed(session),
+        "by step": by_step(session),
+    }
+    seen = interleaved({name: lambda run=run: cpu_seconds(run) for name, run in work.items()}, rounds, warmup=2)
+    native = seen["onnx native"]
+    return [
+        limited("one token, onnxruntime / our eager loop, native", ratio(native, seen["eager native"]), 0.6),
+        limited(
+            "one token, onnxruntime / our eager loop, half of all", ratio(seen["onnx half"], seen["eager half"]), 0.6
+        ),
+        limited("one token in onnxruntime, half of all / native", ratio(seen["onnx half"], native), 0.5),
+        row("one token, size fed at every call / fixed when opened", ratio(seen["fed"], native)),
+        row("one token, a graph for each step / one graph", ratio(seen["by step"], native)),
+        row("one token, eight bits / float32", ratio(seen["onnx eight bits"], native)),
+        Row("milliseconds a token in onnxruntime, native", 1e3 * float(np.median(native)) / TOKENS),
+    ]
+
+
+def main() -> None:
+    """Export, compare, time, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run", type=Path, help="an elastic run of text; without one a small model is trained")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--quick", action="store_true", help="two rounds, and no result is written")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        run = options.run
+        if run is None:
+            run = Path(folder) / "run"
+            start("elastic", {"steps": STEPS}, run, device="cpu")
+        model = ct.load(run).eval()
+        whole = ct.export(run, Path(folder) / "all.onnx")
+        small = ct.export(run, Path(folder) / "eight.onnx", int8=True, data=_held_out(run))
+        session = ct.Session(whole.path, threads=1)
+        rows = exactness(model, session)
+        rows += times(model, session, ct.Session(small.path, threads=1), 2 if options.quick else options.rounds)
+        rows += [
+            Row("eight bits, more held-out loss, nats a token", small.compared[0].more_loss),
+            Row("eight bits, size of the file / float32", small.path.stat().st_size / whole.path.stat().st_size),
+            Row("the file of all sizes", whole.path.stat().st_size / 1e6, unit="MB"),
+        ]
+    table = Table("", "measured", "promised", "")
+    for line in rows:
+        table.add_row(line.name, line.shown, line.target, line.verdict)
+    Console().print(table)
+    if not options.quick:
+        write("export", rows, sizes=[str(size or "native") for size in SIZES], environment=environment())
+
+
+def _held_out(run: Path) -> torch.Tensor | None:
+    from continua.cli.export import held_out
+
+    return held_out(run)
+
+
+if __name__ == "__main__":
+    main()
