@@ -78,6 +78,19 @@ def test_minilm_sentence_embeddings(minilm: Path, attention: str) -> None:
     assert alike[0, 1] > 0.6 > 0.2 > alike[0, 2].abs()
 
 
+@pytest.mark.spec("B2")
+@pytest.mark.unshaped
+@pytest.mark.slow(reason="tracing a real encoder")
+def test_minilm_is_exported_with_its_tokeniser(minilm: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    ids, there = tokenised(minilm, SENTENCES)
+    with torch.no_grad():
+        states = ct.from_hf(minilm)(ct.Batch(ids, observed=there))
+        wanted = (states * there[..., None]).sum(1) / there.sum(1, keepdim=True)
+    session = ct.Session(ct.export(minilm, tmp_path / "minilm.onnx").path)
+    assert gap(torch.from_numpy(session.embed(SENTENCES)), wanted) <= 1e-5
+
+
 @pytest.mark.spec("M9")
 def test_minilm_in_float64(minilm: Path) -> None:
     ids, there = tokenised(minilm, SENTENCES)
