@@ -47,10 +47,7 @@ class Choice:
         logits = penalised(logits, seen, self.repetition_penalty)
         if self.temperature == 0:
             return logits.argmax(-1)
-        share = self.shares(logits)
-        ends = share.cumsum(-1)
-        drawn = draw.random((len(share), 1)) * ends[:, -1:]
-        return np.minimum((ends <= drawn).sum(-1), share.shape[-1] - 1)
+        return drawn(self.shares(logits), draw)
 
     def shares(self, logits: Logits) -> NDArray[np.float64]:
         """The probabilities that are drawn from: those of tokens that are cut are zero."""
@@ -84,4 +81,12 @@ def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
     """exp(x) over its sum, along the last axis."""
     raised = np.exp(logits - logits.max(-1, keepdims=True))
     found: NDArray[np.float64] = raised / raised.sum(-1, keepdims=True)
+    return found
+
+
+def drawn(shares: NDArray[np.float64], draw: np.random.Generator) -> NDArray[np.int64]:
+    """One token of each row, as likely as its share of the row."""
+    ends = shares.cumsum(-1)
+    place = draw.random((len(shares), 1)) * ends[:, -1:]
+    found: NDArray[np.int64] = np.minimum((ends <= place).sum(-1), shares.shape[-1] - 1)
     return found

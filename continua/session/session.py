@@ -1,6 +1,7 @@
 """A session: a model from one file, ready to write, to embed or to predict."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from continua.errors import ConfigError, ShapeError
 from continua.session.about import DECODER, ENCODER, MAP, About, Size
 from continua.session.file import Arrays, ExportedFile, Runtime, require_kind
 from continua.session.sampling import Choice
+from continua.session.speculation import Speculator, speculated
 from continua.session.tokens import Reading, reading, texts
 from continua.session.writing import Decoder, Ids, Prompt, Request, whole_numbers, written
 
@@ -69,7 +71,7 @@ class Session:
         there = None if observed is None else np.asarray(observed)
         prompt = Prompt.of(self.about, given, there)
         self._require_room(given.shape[1])
-        found = Decoder(self.runtime, self.about, self.size).read(prompt, np.arange(given.shape[1]))
+        found = self._decoder().read(prompt, np.arange(given.shape[1]))
         return {name: array for name, array in found.items() if not name.startswith("new_")}
 
     def generate(
@@ -85,18 +87,22 @@ class Session:
         seed: int = 0,
         observed: ArrayLike | None = None,
         pad: int | None = None,
+        draft: "Session | None" = None,
+        ahead: int = 4,
     ) -> P:
         """The prompt with up to ``tokens`` more tokens behind it: a text of a text, numbers [b, n] of numbers.
 
         Temperature 0 takes the likeliest token, the same as ``ct.generate`` takes; above, one is drawn as by
-        ``ct.Sample`` with the same numbers. The other arguments are those of ``ct.generate``.
+        ``ct.Sample`` with the same numbers. ``draft``, such as ``session.at(d=64, z=2)``, writes ``ahead`` tokens that
+        this size then reads at once: the text is the same, or drawn alike. The others are those of ``ct.generate``.
         """
         request = Request(tokens, Choice(temperature, top_k, top_p, repetition_penalty), whole_numbers(stop), pad, seed)
+        helper = None if draft is None else Helper(draft, ahead)
         answer: Any
         if isinstance(prompt, str):
-            answer = prompt + "".join(self._texts(prompt, request))
+            answer = prompt + "".join(self._texts(prompt, request, helper))
         else:
-            new = self._written(np.asarray(prompt), observed, request)
+            new = self._written(np.asarray(prompt), observed, request, helper)
             answer = np.concatenate([np.asarray(prompt), *(token[:, None] for token in new)], 1)
         return answer
 
@@ -113,27 +119,39 @@ class Session:
         seed: int = 0,
         observed: ArrayLike | None = None,
         pad: int | None = None,
+        draft: "Session | None" = None,
+        ahead: int = 4,
     ) -> Iterator[P]:
         """Yield each new piece of text, or each new token [b], as soon as it is made; as ``generate``."""
         request = Request(tokens, Choice(temperature, top_k, top_p, repetition_penalty), whole_numbers(stop), pad, seed)
+        helper = None if draft is None else Helper(draft, ahead)
         new: Any
         if isinstance(prompt, str):
-            new = self._texts(prompt, request)
+            new = self._texts(prompt, request, helper)
         else:
-            new = self._written(np.asarray(prompt), observed, request)
+            new = self._written(np.asarray(prompt), observed, request, helper)
         return new
 
-    def _texts(self, prompt: str, request: Request) -> Iterator[str]:
+    def _texts(self, prompt: str, request: Request, helper: "Helper | None") -> Iterator[str]:
         require_kind(self.about, DECODER, "generate")
-        new = self._written(self.tokens.encode(prompt)[None], None, request)
+        new = self._written(self.tokens.encode(prompt)[None], None, request, helper)
         return texts(self.tokens, (int(token[0]) for token in new))
 
-    def _written(self, ids: Ids, observed: ArrayLike | None, request: Request) -> Iterator[Ids]:
+    def _written(
+        self, ids: Ids, observed: ArrayLike | None, request: Request, helper: "Helper | None"
+    ) -> Iterator[Ids]:
         require_kind(self.about, DECODER, "generate")
         prompt = Prompt.of(self.about, ids, None if observed is None else np.asarray(observed))
         request.check(self.about, int(prompt.there.sum(1).max()))
-        decoder = Decoder(self.runtime, self.about, self.size)
-        return written(decoder, prompt, request, self.about.vocab or 0)
+        vocab = self.about.vocab or 0
+        if helper is None:
+            return written(self._decoder(), prompt, request, vocab)
+        helper.check(self.about)
+        speculator = Speculator(self._decoder(), helper.draft._decoder(), helper.ahead, request, vocab)
+        return speculated(speculator, prompt)
+
+    def _decoder(self) -> Decoder:
+        return Decoder(self.runtime, self.about, self.size)
 
     def embed(self, given: Sequence[str] | NDArray[Any], observed: ArrayLike | None = None) -> NDArray[np.float32]:
         """The embedding [b, d] of each text (or row of token numbers): the mean of the states at its tokens."""
@@ -189,3 +207,22 @@ class Session:
     def __repr__(self) -> str:
         size = "" if self.size is None else f", {self.size}"
         return f"Session({str(self._file.path)!r}, {self.about.kind}{size})"
+
+
+@dataclass(frozen=True)
+class Helper:
+    """A session that writes ahead, and how far."""
+
+    draft: Session
+    ahead: int
+
+    def check(self, about: About) -> None:
+        """Refuse a draft that reads other tokens, or has no room for the text."""
+        own = self.draft.about
+        require_kind(own, DECODER, "a draft")
+        if own.vocab != about.vocab or own.context != about.context:
+            got = f"{own.vocab} tokens and {own.context} positions"
+            remedy = "Use a size of the same file: draft=session.at(d=64, z=2)."
+            raise ConfigError(
+                f"a draft has the model's {about.vocab} tokens and {about.context} positions", got=got, remedy=remedy
+            )

@@ -58,6 +58,7 @@ class Decoder:
         self.steps = about.native["z"] if size is None else len(size.steps)
         self.heads = about.groups if size is None else size.h
         self.inner = about.native["e"] if size is None else size.e
+        self.room = about.context
         self.kept: Arrays = {}
         self.renamed: dict[str, str] = {}
         self.there: There = np.zeros((0, 0), dtype=bool)
@@ -73,10 +74,26 @@ class Decoder:
         return self._take(prompt.ids, prompt.positions, answers)
 
     def write(self, tokens: Ids, answers: Ids = LAST) -> Arrays:
-        """Take more tokens [b, t] in, all of them there."""
+        """Take more tokens [b, t] in, all of them there; behind the last position they stand on it."""
         self.there = np.concatenate([self.there, np.ones(tokens.shape, dtype=bool)], 1)
         count = tokens.shape[1]
-        return self._take(tokens, self.next if count == 1 else self.next + np.arange(count), answers)
+        positions = self.next if count == 1 else self.next + np.arange(count)
+        if self.room is not None and positions[:, -1].max() >= self.room:
+            positions = np.minimum(positions, self.room - 1)
+        return self._take(tokens, positions, answers)
+
+    def keep(self, counts: Ids, of: int) -> None:
+        """Forget all but the first ``counts`` [b] tokens that are there, of each sample's last ``of`` places."""
+        last = self.there[:, -of:]
+        kept = last & (last.cumsum(1) <= counts[:, None])
+        self.there = np.concatenate([self.there[:, :-of], kept], 1)
+        self.next = self.there.sum(1, keepdims=True)
+        places = self.there.shape[1]
+        used: There = np.asarray(self.there.any(0))
+        end = places - int(used[::-1].argmax())
+        if end < places:  # what is behind no sample needs
+            self.there = np.ascontiguousarray(self.there[:, :end])
+            self.kept = {name: array[:, :, :end] for name, array in self.kept.items()}
 
     def _take(self, ids: Ids, positions: Ids, answers: Ids) -> Arrays:
         given = {"ids": ids, "positions": positions, "observed": self.there, "answers": answers, **self.kept}
@@ -95,6 +112,11 @@ class Request:
     stop: tuple[int, ...]
     pad: int | None
     seed: int
+
+    @property
+    def filler(self) -> int:
+        """What is written behind the end of a sample."""
+        return self.pad if self.pad is not None else next(iter(self.stop), 0)
 
     def check(self, about: About, length: int) -> None:
         """Refuse what has no room, or names tokens that are none."""
@@ -118,15 +140,14 @@ class Request:
 def written(decoder: Decoder, prompt: Prompt, request: Request, vocab: int) -> Iterator[Ids]:
     """Each new token [b] as soon as it is made; all ends when every sample wrote a token of ``stop``."""
     draw = np.random.default_rng(request.seed)
-    seen = _seen(prompt, vocab) if request.choice.repetition_penalty != 1.0 else None
-    filler = request.pad if request.pad is not None else next(iter(request.stop), 0)
+    seen = marked(prompt, vocab) if request.choice.repetition_penalty != 1.0 else None
     done = np.zeros(len(prompt.ids), dtype=bool)
     logits = decoder.read(prompt)["logits"][:, -1]
     for number in range(request.tokens):
-        _check(logits, number)
+        require_numbers(logits, number)
         token = request.choice.token(logits, seen, draw)
         if request.stop:
-            token = np.where(done, filler, token)
+            token = np.where(done, request.filler, token)
             done = done | np.isin(token, request.stop)
         yield token
         if number + 1 == request.tokens or (request.stop and done.all()):
@@ -136,14 +157,16 @@ def written(decoder: Decoder, prompt: Prompt, request: Request, vocab: int) -> I
         logits = decoder.write(token[:, None])["logits"][:, -1]
 
 
-def _seen(prompt: Prompt, vocab: int) -> There:
+def marked(prompt: Prompt, vocab: int) -> There:
+    """The tokens that each prompt has, [b, v]."""
     seen = np.zeros((len(prompt.ids), vocab), dtype=bool)
     for row, ids, there in zip(seen, prompt.ids, prompt.there, strict=True):
         row[ids[there]] = True
     return seen
 
 
-def _check(logits: NDArray[np.float32], number: int) -> None:
+def require_numbers(logits: NDArray[np.float32], number: int) -> None:
+    """Refuse to choose among logits that are no numbers."""
     if not math.isfinite(logits.sum()) and not np.isfinite(logits).all():  # the sum alone is quicker
         got = f"NaN or infinity behind new token {number}"
         remedy = "Look at the weights of the model that was exported."
