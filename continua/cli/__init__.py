@@ -233,6 +233,12 @@ def generate(
     ] = 1.0,
     seed: Annotated[int, typer.Option(help="The same seed writes the same text.")] = 0,
     samples: Annotated[int, typer.Option(help="Write this many texts, the next with the next seed.")] = 1,
+    draft: Annotated[
+        str,
+        typer.Option(help="A smaller size that writes ahead, such as d=64,h=2,z=2; auto measures. Same text."),
+    ] = "",
+    ahead: Annotated[int, typer.Option(help="How many tokens --draft writes before they are read.")] = 4,
+    compiles: Annotated[bool, typer.Option("--compile", help="Compile the steps: worth it for long texts.")] = False,
     streams: Annotated[bool, typer.Option("--stream/--no-stream", help="Print each token as it is written.")] = True,
     device: Device = "auto",
     threads: Threads = None,
@@ -244,7 +250,7 @@ def generate(
     from continua.cli.generate import Writing
     from continua.cli.generate import run as go
 
-    writing = Writing(tokens, temperature, top_k, top_p, seed, samples)
+    writing = Writing(tokens, temperature, top_k, top_p, seed, samples, draft, ahead, compiles)
     go(run, prompt, at, which, writing, streams, ready(device, threads), trust)
 
 

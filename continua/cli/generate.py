@@ -11,10 +11,11 @@ from rich.console import Console
 
 from continua import memory
 from continua.cli.pareto import sizes_for
-from continua.cli.sizes import check_which
+from continua.cli.sizes import check_which, parse_at
 from continua.cli.tokens import context_of, token_table
 from continua.errors import ConfigError
 from continua.models import Greedy, Sample, Sampling, View
+from continua.models.drafts import AUTO
 from continua.recipes import tokens_of
 from continua.tasks import Tokeniser
 from continua.training import Run
@@ -35,9 +36,12 @@ class Writing:
     top_p: float = 1.0
     seed: int = 0
     samples: int = 1
+    draft: str = ""
+    ahead: int = 4
+    compiles: bool = False
 
     def __post_init__(self) -> None:
-        for name, count in (("--tokens", self.tokens), ("--samples", self.samples)):
+        for name, count in (("--tokens", self.tokens), ("--samples", self.samples), ("--ahead", self.ahead)):
             if count < 1:
                 raise ConfigError(f"{name} counts from one", got=count, remedy=f"Give {name} 1 or more.")
         memory.require(PER_TOKEN * self.tokens, f"a text of {self.tokens} tokens", "Ask for fewer: --tokens 200.")
@@ -52,6 +56,12 @@ class Writing:
     def sampling(self) -> Sampling:
         """How a token is chosen."""
         return Greedy() if self.temperature == 0 else Sample(self.temperature, self.top_k, self.top_p)
+
+    def draft_of(self, view: View) -> Any:
+        """What writes ahead of a view: nothing, a choice by measurement, or a size of the same model."""
+        if not self.draft or self.draft == AUTO:
+            return self.draft or None
+        return view.model.at(parse_at(self.draft))
 
 
 def run(
@@ -111,10 +121,19 @@ def _numbers(
 ) -> Iterator[int]:
     """New tokens; behind the end of its positions a model goes on from the second half of what it sees."""
     count = writing.tokens
+    draft = writing.draft_of(view)
     while count > 0:
         seen = ids if room is None or ids.shape[1] + count - 1 <= room else ids[:, -max(1, room // 2) :]
         piece = count if room is None else min(count, room - seen.shape[1] + 1)
-        for token in view.stream(seen, tokens=piece, sampling=writing.sampling, generator=generator):
+        for token in view.stream(
+            seen,
+            tokens=piece,
+            sampling=writing.sampling,
+            generator=generator,
+            compile=writing.compiles,
+            draft=draft,
+            ahead=writing.ahead,
+        ):
             ids = torch.cat([ids, token[:, None]], 1)
             yield int(token)
         count -= piece

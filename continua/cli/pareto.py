@@ -30,7 +30,10 @@ SLACK = 1.5  # times are not the same twice
 CAPTION = "best *: nothing quicker has a lower loss. MB: the weights of that size and what a pass needs beside them."
 CAPTION_OF_MANY = "best *: nothing with fewer FLOPs has a lower loss; ms and MB are measured for these alone."
 AGAINST = "loss: held out; %: above the native one. "
-AGAINST_IN_NATS = "loss: held out, in nats; %: above the native one; ppl: perplexity over the native one. "
+AGAINST_IN_NATS = (
+    "loss: held out, in nats; %: above the native one; ppl: perplexity over the native one; "
+    "α: share of its tokens that the native size keeps (--draft). "
+)
 WINDOWS = 16  # windows of held-out text for a quick look
 USUAL_WINDOWS = 64
 
@@ -158,7 +161,7 @@ def show(console: Console, found: Pareto, model: Any = None) -> None:
         title = f"{1 + len(others)} of {len(found.points)} sizes of one checkpoint (one sample forward)"
     table = Table(title=title, padding=(0, 0, 0, 1))
     table.caption = (AGAINST_IN_NATS if found.nats else AGAINST) + (CAPTION if model is None else CAPTION_OF_MANY)
-    for name in ("size", "loss", "%", *(["ppl"] if found.nats else []), "ms", "MFLOP", "MB", "best", "trained"):
+    for name in ("size", "loss", "%", *(["ppl", "α"] if found.nats else []), "ms", "MFLOP", "MB", "best", "trained"):
         table.add_column(name, no_wrap=True, justify="left" if name in ("size", "best", "trained") else "right")
     for point in [native, *others]:
         table.add_row(*_cells(found, point, point in front))
@@ -174,6 +177,7 @@ def _cells(found: Pareto, point: Point, best: bool) -> list[str]:
         f"{point.loss:.4f}",
         f"{percent:+.1f}" if percent < 99.95 else f"{percent:+.0f}",
         *([] if ratio is None else [f"×{ratio:.3f}" if ratio < 10 else f"×{ratio:.3g}"]),
+        *([] if ratio is None else ["–" if point.alpha is None else f"{point.alpha:.2f}"]),
         "–" if point.seconds is None else f"{1e3 * point.seconds:.2f}",
         f"{point.flops / 1e6:.1f}",
         "–" if point.bytes is None else f"{point.bytes / 1e6:.2f}",

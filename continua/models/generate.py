@@ -6,7 +6,7 @@ so a view needs fixed steps; and where tokens are counted, so that the stamps of
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 
@@ -16,9 +16,12 @@ from continua.compiling import compiled_with_constants
 from continua.errors import ConfigError, GridError, MaskError, ShapeError, SolveError
 from continua.flow import Fixed
 from continua.models.batch import Batch, is_whole, place
+from continua.models.drafts import Asked, Draft, drafted, speculation, taken_apart
 from continua.models.finite import check_logits
 from continua.models.model import Pass, constant_weight
+from continua.models.ragged import compacted
 from continua.models.sampling import Greedy, Sampling
+from continua.models.speculate import Ending, speculated
 from continua.operators import Attention, Cache, Context
 from continua.operators.cache import StaticCache
 from continua.settings import checked
@@ -26,14 +29,6 @@ from continua.tree import mapped
 from continua.typing import Tensor
 
 ROOM = 64  # buffers of a compiled step are a multiple of this long
-
-
-@runtime_checkable
-class OnDiscretisation(Protocol):
-    """A view: a model and where it is looked at."""
-
-    model: Any
-    discretisation: Discretisation
 
 
 @checked
@@ -48,6 +43,8 @@ def generate(
     generator: torch.Generator | None = None,
     pad: int | None = None,
     compile: bool = False,
+    draft: Any = None,
+    ahead: int = 4,
 ) -> Tensor:
     """Return the prompt [b, n] with up to ``tokens`` more tokens written behind it.
 
@@ -56,6 +53,11 @@ def generate(
     ``pad`` (by default the first stop token), and all ends when every sample has. ``compile`` compiles the step of one
     token whole: worth its half minute for many tokens, of many calls with prompts and tokens of one length.
 
+    ``draft`` is another view of the model (or any model with the same tokens): it writes ``ahead`` tokens, which
+    ``model`` reads in one pass and keeps as far as it would have written them. Greedy tokens are the same ones, others
+    have the same distribution. ``"auto"`` measures for this prompt which size and how many tokens ahead are quickest,
+    and writes without a draft where no gain is predicted.
+
     >>> from continua.models import zoo
     >>> model = zoo.gpt2(vocab=64, d=16, heads=2, depth=2, context=8)
     >>> generate(model, torch.zeros(1, 3, dtype=torch.long), tokens=5).shape
@@ -63,7 +65,16 @@ def generate(
     """
     batch = _together(prompt, observed)
     new = stream(
-        model, batch, tokens=tokens, sampling=sampling, stop=stop, generator=generator, pad=pad, compile=compile
+        model,
+        batch,
+        tokens=tokens,
+        sampling=sampling,
+        stop=stop,
+        generator=generator,
+        pad=pad,
+        compile=compile,
+        draft=draft,
+        ahead=ahead,
     )
     return torch.cat([batch.values, *(token[:, None] for token in new)], 1)  # type: ignore[list-item]
 
@@ -80,12 +91,11 @@ def stream(
     generator: torch.Generator | None = None,
     pad: int | None = None,
     compile: bool = False,
+    draft: Any = None,
+    ahead: int = 4,
 ) -> Iterator[Tensor]:
     """Yield each new token [b] as soon as it is made; the arguments are those of ``generate``."""
-    at = None
-    if isinstance(model, OnDiscretisation):
-        at = model.discretisation
-        model = model.model
+    model, at = taken_apart(model)
     batch = _together(prompt, observed)
     decoder = model.flows[-1]
     _check_model(decoder, at)
@@ -103,8 +113,37 @@ def stream(
         _check_compiled(decoder, t)
     writer = _CompiledWriter(decoder, chosen, t, tokens) if compile else _Writer(decoder, chosen, t)
     writer.entry = model
+    if draft is not None:
+        asked = Asked(batch, sampling, Ending(tuple(stop), filler, tokens), generator, compile)
+        chosen_draft = drafted(model, chosen, draft, ahead, asked, stream)
+        if chosen_draft is not None:
+            return _with_draft(model, chosen, t, chosen_draft, asked)
     beside = model.beside if decoder is not model else None
     return _tokens(writer, batch, sampling, tokens, _End(tuple(stop), filler), beside and (beside, at), generator)
+
+
+def _with_draft(model: Any, at: Discretisation, t: Grid, draft: Draft, asked: Asked) -> Iterator[Tensor]:
+    """The same with a draft that writes ahead."""
+    other = draft.model.flows[-1]
+    _check_model(other, draft.at)
+    _check_room(other, int(t.observed.sum(-1).max()), asked.end.tokens)
+    is_full = not t.has_gaps
+    ids = asked.ids
+    lengths = torch.full((len(ids),), ids.shape[1], device=ids.device)
+    if not is_full:
+        ids, lengths = compacted(ids, t.observed.expand(ids.shape))
+    present = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+    seen = _seen(asked.sampling, ids, present, model.flows[-1].embed.vocab)
+    speculator = speculation(model, at, draft, asked)
+    return speculated(speculator, ids, lengths, seen, is_full, asked.end)
+
+
+def _seen(sampling: Sampling, ids: Tensor, present: Tensor, vocab: int) -> Tensor | None:
+    """Which tokens each sample holds [b, v], where a penalty asks for it."""
+    if sampling.repetition_penalty == 1.0:
+        return None
+    counts = torch.zeros(len(ids), vocab, dtype=torch.long, device=ids.device)
+    return counts.scatter_add_(1, ids, present.long()) > 0
 
 
 @dataclass(frozen=True)
@@ -129,11 +168,7 @@ def _tokens(
     ids: Tensor = batch.values  # type: ignore[assignment]
     if beside is not None:
         writer.context = replace(beside[0](batch, beside[1]), cache=writer.cache)
-    seen = None
-    if sampling.repetition_penalty != 1.0:
-        present = writer.t.observed.expand(ids.shape)
-        counts = torch.zeros(len(ids), writer.vocab, dtype=torch.long, device=ids.device)
-        seen = counts.scatter_add_(1, ids, present.long()) > 0
+    seen = _seen(sampling, ids, writer.t.observed.expand(ids.shape), writer.vocab)
     stop = torch.tensor(end.stop, device=ids.device)
     done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     logits = writer.read(batch)

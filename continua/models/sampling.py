@@ -29,6 +29,19 @@ class Sampling(Protocol):
         ...
 
 
+@runtime_checkable
+class Distribution(Protocol):
+    """A sampling that can say what it draws from: speculation compares two of them."""
+
+    def shares(self, logits: Float[Tensor, "b v"], seen: Bool[Tensor, "b v"] | None) -> Float[Tensor, "b v"]:
+        """Return the probability of each token."""
+        ...
+
+    def draw(self, shares: Float[Tensor, "b v"], generator: torch.Generator | None) -> Int[Tensor, "b"]:
+        """Return a token of each sample; shares need not add up to one."""
+        ...
+
+
 @register
 @dataclass(frozen=True)
 class Greedy:
@@ -44,6 +57,14 @@ class Greedy:
     ) -> Int[Tensor, "b"]:
         """The largest logit; the first of equal ones."""
         return penalised(logits, seen, self.repetition_penalty).argmax(-1)
+
+    def shares(self, logits: Float[Tensor, "b v"], seen: Bool[Tensor, "b v"] | None) -> Float[Tensor, "b v"]:
+        """All on the largest logit."""
+        return torch.zeros_like(logits).scatter_(-1, self.choose(logits, seen, None)[..., None], 1.0)
+
+    def draw(self, shares: Float[Tensor, "b v"], generator: torch.Generator | None) -> Int[Tensor, "b"]:
+        """Nothing is drawn."""
+        return shares.argmax(-1)
 
 
 @register
@@ -73,8 +94,15 @@ class Sample:
         self, logits: Float[Tensor, "b v"], seen: Bool[Tensor, "b v"] | None, generator: torch.Generator | None
     ) -> Int[Tensor, "b"]:
         """Draw from what is left."""
-        share = self.warped(logits, seen).softmax(-1)
-        return torch.multinomial(share, 1, generator=generator).squeeze(1)
+        return self.draw(self.shares(logits, seen), generator)
+
+    def shares(self, logits: Float[Tensor, "b v"], seen: Bool[Tensor, "b v"] | None) -> Float[Tensor, "b v"]:
+        """softmax of what is left."""
+        return self.warped(logits, seen).softmax(-1)
+
+    def draw(self, shares: Float[Tensor, "b v"], generator: torch.Generator | None) -> Int[Tensor, "b"]:
+        """One token of each sample."""
+        return torch.multinomial(shares, 1, generator=generator).squeeze(1)
 
     def warped(self, logits: Float[Tensor, "b v"], seen: Bool[Tensor, "b v"] | None = None) -> Float[Tensor, "b v"]:
         """The logits of the distribution that is drawn from; −∞ for tokens that are cut."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 
@@ -18,7 +17,7 @@ class Cache:
     do: the middle stages of RK4 share theirs.)
     """
 
-    is_static: ClassVar[bool] = False  # whether sources stand in buffers of one size, those to come behind the rest
+    is_behind: bool = True  # whether a token alone stands behind all sources, in every sample
 
     def __init__(self) -> None:
         self.grid: Grid | None = None
@@ -70,7 +69,7 @@ class StaticCache(Cache):
     All rows of a buffer are sources; the causal mask leaves out those behind ``place``, which are still empty.
     """
 
-    is_static = True
+    is_behind = False
 
     def __init__(self, past: Cache, size: int) -> None:
         super().__init__()
@@ -99,6 +98,83 @@ class StaticCache(Cache):
     def append(self, t: Grid) -> None:
         """The next token begins with the first evaluation again."""
         self.visit = 0
+
+
+class RaggedCache(Cache):
+    """Keys and values of samples that each have their own length: token i of a sample stands in row i of its buffers.
+
+    New tokens go to the rows from ``place`` [b] on. Sources are the first ``reach`` rows; the causal mask leaves out
+    those behind a query. So going back is a smaller ``place``: what stands behind it is never looked at, and written
+    over. ``is_fresh`` says that all samples begin here, with tokens that look at one another alone; ``is_behind`` that
+    all are of one length. ``slots`` says where the samples stand in the buffers: in a row, or anywhere [b].
+    """
+
+    def __init__(self, place: Tensor, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.reach = size
+        self.place = place
+        self.is_fresh = False
+        self.is_behind = False
+        self.slots: Tensor | slice = slice(None)
+        self.buffers: list[tuple[Tensor, Tensor]] = []  # in the order of evaluation
+        self.visit = 0
+
+    def sources(self, t: Grid) -> Grid:
+        """The rows that are looked at."""
+        if self.is_fresh:
+            return t
+        nodes = torch.arange(self.reach, device=t.nodes.device, dtype=t.nodes.dtype)
+        ones = torch.ones_like(nodes)
+        return Grid(nodes[:, None], ones, is_counting=True, is_uniform=True, is_unit=True)
+
+    def extend(self, operator: object, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the keys and values of each sample into its own rows."""
+        if self.visit == len(self.buffers):
+            self.buffers.append((_empty(k, self.size), _empty(v, self.size)))
+        all_k, all_v = self.buffers[self.visit]
+        self.visit += 1
+        rows = self.place[:, None] + torch.arange(k.shape[2], device=k.device)  # [b, t]
+        if isinstance(self.slots, slice):
+            _write(all_k[self.slots], rows, k)
+            _write(all_v[self.slots], rows, v)
+        else:
+            where = (self.slots[:, None], slice(None), rows)
+            all_k[where] = k.transpose(1, 2)
+            all_v[where] = v.transpose(1, 2)
+        if self.is_fresh:
+            return k, v
+        return all_k[self.slots, :, : self.reach], all_v[self.slots, :, : self.reach]
+
+    def append(self, t: Grid) -> None:
+        """The next tokens begin with the first evaluation again; ``place`` is moved by who knows what was accepted."""
+        self.visit = 0
+
+    def with_place(self, place: Tensor) -> "RaggedCache":
+        """The same buffers for who reads elsewhere: a draft that looks at the keys of what verifies it."""
+        other = RaggedCache(place, self.size)
+        other.buffers = self.buffers
+        return other
+
+    def for_samples(self, count: int) -> "RaggedCache":
+        """Empty buffers of the same shapes for so many samples."""
+        other = RaggedCache(self.place.new_zeros(count), self.size)
+        other.buffers = [(k.new_zeros(count, *k.shape[1:]), v.new_zeros(count, *v.shape[1:])) for k, v in self.buffers]
+        return other
+
+
+def _empty(like: Tensor, size: int) -> Tensor:
+    """A buffer of zeros: a weight of zero times NaN would be NaN."""
+    b, h, _, e = like.shape
+    return like.new_zeros(b, h, size, e)
+
+
+def _write(kept: Tensor, rows: Tensor, new: Tensor) -> None:
+    """kept[b, :, rows[b, i]] = new[b, :, i]."""
+    if len(rows) == 1:
+        kept.index_copy_(2, rows[0], new)
+    else:
+        kept.scatter_(2, rows[:, None, :, None].expand(new.shape), new)
 
 
 def _filled(kept: Tensor, count: int, size: int) -> Tensor:

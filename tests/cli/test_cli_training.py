@@ -85,6 +85,19 @@ def test_generate_writes_at_any_size(run, size, which) -> None:
     assert said(*words).stdout == done.stdout, "the same seed writes the same text"
 
 
+@pytest.mark.spec("B12")
+def test_a_draft_leaves_the_text_as_it_is(run) -> None:
+    words = ("generate", run, "--prompt", "the cat ", "--tokens", 14, "--temperature", 0)
+    wanted = said(*words).stdout
+    for draft in ("d=4,z=1", "auto"):
+        done = said(*words, "--draft", draft, "--ahead", 2)
+        assert done.exit_code == 0, done.output
+        assert done.stdout == wanted
+    refused = said(*words, "--draft", "d=4", "--ahead", 0).exception
+    assert isinstance(refused, ConfigError)
+    assert "--ahead counts from one, got 0" in str(refused)
+
+
 def test_generate_changes_nothing_of_the_text(run, monkeypatch) -> None:
     """No wrapping, no markup, no emoji."""
     from continua.tasks import Characters

@@ -52,6 +52,8 @@ def test_every_size_is_measured_as_the_view_of_it() -> None:
         assert point.seconds > 0
         assert point.bytes > 0
         assert point.trained is (point.sizes["h"] != 3)
+        assert 0 < point.alpha <= 1 + 1e-6
+    assert abs(found.points[0].alpha - 1) < 1e-6, "the native size keeps all it writes itself"
     assert found.points[0].at == at(d=16, h=4, z=2)
     assert model.training
 

@@ -16,6 +16,7 @@ from continua.axes import Discretisation, at
 from continua.devices import machine
 from continua.errors import ConfigError
 from continua.files import read_bytes, write_text
+from continua.lab.cost.acceptance import HeardView
 from continua.lab.cost.beside import Beside
 from continua.lab.cost.complexity import predict
 from continua.lab.cost.memory import peak_bytes
@@ -142,7 +143,8 @@ def _point(line: dict[str, Any]) -> Point:
     seconds = None if line["seconds"] is None else float(line["seconds"])
     peak = None if line["bytes"] is None else int(line["bytes"])
     known = trained if isinstance(trained, bool) else None
-    return Point(sizes, float(line["loss"]), seconds, int(line["flops"]), peak, known)
+    alpha = None if line.get("alpha") is None else float(line["alpha"])
+    return Point(sizes, float(line["loss"]), seconds, int(line["flops"]), peak, known, alpha)
 
 
 def size_grid(model: Any) -> list[Discretisation]:
@@ -207,12 +209,16 @@ def pareto(
     views = [model.at(wish) for wish in asked]
     points = []
     nats = False
+    native = HeardView(model, views[0].discretisation)
     for done, view in enumerate(views, 1):
         named = _sizes(model, model.settle(view.discretisation))
-        score = task.evaluate(view)
+        heard = HeardView(model, view.discretisation) if done > 1 else native
+        score = task.evaluate(heard)
         nats = "perplexity" in score.values
         work = predict(view, 1, *_tokens(view, sample))
-        points.append(Point(named, score.main, None, work.forward, None, None if trained is None else trained(named)))
+        known = None if trained is None else trained(named)
+        alpha = heard.alpha(native) if nats else None
+        points.append(Point(named, score.main, None, work.forward, None, known, alpha))
         if watch is not None:
             watch(done, len(asked) if front_only else 2 * len(asked))
     found = _timed(views, Pareto(tuple(points), machine(device), nats), sample, rounds, watch, front_only)

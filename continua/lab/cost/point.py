@@ -14,7 +14,8 @@ class Point:
     the weights that this size reads and the most that are alive beside them during a pass; they and ``seconds`` are
     None where they were not measured.
 
-    ``trained`` is False for sizes that training never drew, None where that is not known.
+    ``trained`` is False for sizes that training never drew, None where that is not known. ``alpha`` = Σ min(p, q) is
+    the share of tokens that the native size would keep if this one wrote ahead of it, None where nothing is written.
     """
 
     sizes: dict[str, int | tuple[int, ...]]
@@ -23,6 +24,7 @@ class Point:
     flops: int
     bytes: int | None
     trained: bool | None = None
+    alpha: float | None = None
 
     @property
     def name(self) -> str:

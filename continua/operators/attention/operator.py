@@ -210,7 +210,7 @@ class Attention(Operator):
         if made.unsure and made.quick is None and looking() and not (cache and pairs is None):
             check_rows(made, t, source, scores)  # a source is checked once, before the first token
         if cache is not None and t.count == 1 and context.record is None and kernel.is_dot:
-            behind = not self.cross and not cache.is_static  # all sources are in its past
+            behind = not self.cross and cache.is_behind  # all sources are in its past
             return next_row(made, scores, self.o_like, behind)
         return made, once_for_all_depths(made, scores, self.o_like, t.count)
 
