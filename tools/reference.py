@@ -46,6 +46,7 @@ ROOMS = (
     Room("session", "continua.session", "Sessions: exported files without torch"),
     Room("recipes", "continua.recipes", "Recipes"),
     Room("estimators", "continua.estimators", "Estimators"),
+    Room("serve", "continua.serve", "Serving"),
     Room("lab-particles", "continua.lab.particles", "Lab: particles"),
     Room("lab-theory", "continua.lab.theory", "Lab: theory"),
     Room("lab-probes", "continua.lab.probes", "Lab: probes"),

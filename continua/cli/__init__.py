@@ -11,6 +11,7 @@ from continua import __version__
 from continua.cli.deploy import export
 from continua.cli.failures import report
 from continua.cli.options import Device, Threads, ready
+from continua.cli.serving import serve
 from continua.cli.simulate.command import app as simulations
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.add_typer(simulations, name="simulate")
 app.command()(export)
+app.command()(serve)
 
 
 def _version(wanted: bool) -> bool:

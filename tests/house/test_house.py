@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # A room imports only rooms that stand before it.
 ROOMS = [
     "session", "axes", "geometry", "fields", "flow", "operators", "models", "optim", "data", "tasks", "training", "lab",
-    "convert", "recipes", "estimators", "cli", "studio",
+    "convert", "recipes", "estimators", "serve", "cli", "studio",
 ]  # fmt: skip
 COMMON = {
     "typing",

@@ -1,0 +1,98 @@
+"""The model of a server: passes of many samples at any size, over keys that stay usable where sizes share them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from continua.axes import Discretisation
+from continua.models.ragged import RaggedReader
+from continua.operators.cache import RaggedCache
+from continua.serve.front import SizeCost, measured
+from continua.typing import Tensor
+
+
+@dataclass
+class Family:
+    """Sizes with the same heads and steps: one set of keys and values serves all of them."""
+
+    key: tuple[Any, ...]
+    cache: RaggedCache
+
+
+class Decoder:
+    """Reads and writes for up to ``samples`` texts of up to ``room`` tokens, each in its own slot.
+
+    Keys and values are kept for each family of sizes. A text that goes on at another size of its family keeps them:
+    they are the same functions, read from another state. In another family its tokens are read again.
+    """
+
+    def __init__(self, model: Any, samples: int, room: int) -> None:
+        self.model = model
+        self.samples = samples
+        self.room = room
+        self._families: dict[tuple[Any, ...], Family] = {}
+        self._readers: dict[Discretisation, RaggedReader] = {}
+        self.device = next(model.parameters()).device
+
+    def family(self, at: Discretisation) -> tuple[Any, ...]:
+        """What decides the keys: heads, what is inside them, and the steps."""
+        chosen = self.model.settle(at)
+        return (chosen.h, chosen.e, chosen.z)
+
+    @torch.no_grad()
+    def begin(self, at: Discretisation, texts: Sequence[Sequence[int]], slots: Sequence[int]) -> Tensor:
+        """Read whole texts into their slots; return the logits [b, v] behind each."""
+        reader = self._reader(at)
+        lengths = [len(text) for text in texts]
+        longest = max(lengths)
+        ids = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts], device=self.device)
+        self._place(reader.cache, [0] * len(texts), slots)
+        even = min(lengths) == longest
+        return reader.begin(ids, None if even else torch.tensor(lengths, device=self.device))
+
+    @torch.no_grad()
+    def step(self, at: Discretisation, tokens: Sequence[int], lengths: Sequence[int], slots: Sequence[int]) -> Tensor:
+        """Read one token of each text, behind ``lengths`` others; return the logits [b, v] behind it."""
+        reader = self._reader(at)
+        self._place(reader.cache, lengths, slots)
+        reader.cache.reach = max(lengths) + 1
+        reader.cache.is_behind = min(lengths) == max(lengths)
+        return reader.read(torch.tensor(tokens, device=self.device)[:, None])[:, -1]
+
+    def _place(self, cache: RaggedCache, lengths: Sequence[int], slots: Sequence[int]) -> None:
+        cache.place = torch.tensor(lengths, dtype=torch.long, device=self.device)
+        first = slots[0]
+        in_a_row = [*slots] == [*range(first, first + len(slots))]
+        anywhere = torch.tensor(slots, dtype=torch.long, device=self.device)
+        cache.slots = slice(first, first + len(slots)) if in_a_row else anywhere
+
+    def _reader(self, at: Discretisation) -> RaggedReader:
+        if at not in self._readers:
+            chosen = self.model.settle(at)
+            self._readers[at] = RaggedReader(self.model, chosen, self._family(chosen).cache)
+        return self._readers[at]
+
+    @torch.no_grad()
+    def _family(self, at: Discretisation) -> Family:
+        key = self.family(at)
+        if key not in self._families:
+            one = RaggedCache(torch.zeros(1, dtype=torch.long, device=self.device), self.room)
+            RaggedReader(self.model, at, one).begin(torch.zeros(1, 1, dtype=torch.long, device=self.device), None)
+            self._families[key] = Family(key, one.for_samples(self.samples))
+        return self._families[key]
+
+    def cost(self, name: str, at: Discretisation, loss: float | None, prompt: int = 16) -> SizeCost:
+        """Time the passes of one size."""
+        batches = [1]
+        while batches[-1] * 2 <= self.samples:
+            batches.append(batches[-1] * 2)
+        prompt = min(prompt, self.room - 1)
+        text = [0] * prompt
+        step = []
+        for count in batches:
+            slots = [*range(count)]
+            step.append(measured(lambda c=count, s=slots: self.step(at, [0] * c, [prompt] * c, s)))  # type: ignore[misc]
+        reading = measured(lambda: self.begin(at, [text], [0])) / prompt
+        return SizeCost(name, at, loss, tuple(batches), tuple(step), reading)

@@ -1,0 +1,282 @@
+"""Continuous batching: texts join and leave between tokens, and the size of the next token follows the slack.
+
+One thread owns the model. Between two tokens it takes in what came, drops what nobody waits for, chooses a size for the
+texts that did not name one, and writes one token of each.
+"""
+
+import heapq
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from continua.axes import Discretisation
+from continua.models import Greedy
+from continua.serve.decoder import Decoder
+from continua.serve.front import Front, SizeCost
+from continua.serve.jobs import Job
+from continua.serve.metrics import Metrics
+from continua.typing import Tensor
+
+PATIENT = 60.0  # seconds after which a text without a deadline counts as urgent as those with one
+PINNED = 16  # sizes that texts may name beside those of the table: each holds its weights
+LEARNS = 0.1  # share of the last pass in the pace
+SLOWEST = 50.0
+IDLE = 0.5  # seconds between looks at the clock when nothing is asked
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many texts are written at once and how many may wait."""
+
+    batch: int = 8
+    queue: int = 256
+
+
+class Full(Exception):
+    """No place in the queue; ``seconds`` is when there may be one."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__("the queue is full")
+        self.seconds = seconds
+
+
+class Engine:
+    """Writes texts. ``choose`` picks the size of those that name none: by slack, or always the same one."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        front: Front,
+        limits: Limits,
+        metrics: Metrics,
+        choose: "Callable[[Front, Sequence[Job], float, float], SizeCost] | None" = None,
+    ) -> None:
+        self.decoder = decoder
+        self.front = front
+        self.limits = limits
+        self.metrics = metrics
+        self.choose = by_slack if choose is None else choose
+        self.active: list[Job] = []
+        self._waiting: list[Job] = []
+        self._pinned: dict[str, SizeCost] = {}
+        self._free = [*range(decoder.samples)]  # a heap: texts in a row are read without copies
+        self._news = threading.Condition()
+        self._stops = False
+        self._drains = True
+        self._size: SizeCost = front.native
+        self.pace = 1.0  # seconds of a pass over those of the table
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    # --- called from other threads ------------------------------------------------------------------------------------
+
+    def start(self) -> "Engine":
+        """Begin to work."""
+        self._thread.start()
+        return self
+
+    def submit(self, job: Job) -> None:
+        """Put a job into the queue, or raise ``Full``."""
+        with self._news:
+            if self._stops or len(self._waiting) >= self.limits.queue:
+                raise Full(self._relief())
+            self._waiting.append(job)
+            self.metrics.waiting = len(self._waiting)
+            self._news.notify()
+
+    def stop(self, drain: bool = True, timeout: float = 30.0) -> None:
+        """End: after what is under way (``drain``), or at once."""
+        with self._news:
+            self._stops = True
+            self._drains = drain
+            self._news.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it works."""
+        return self._thread.is_alive() and not self._stops
+
+    def _relief(self) -> float:
+        """Seconds until about one text is done."""
+        tokens = sum(job.left for job in self.active) / max(1, len(self.active))
+        return max(1.0, tokens * self.front.fastest.seconds(max(1, len(self.active))))
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while self._goes_on():
+            try:
+                self._round()
+            except Exception as problem:  # one bad batch must not end the server
+                self.metrics.failures += 1
+                for job in self.active:
+                    job.end("failed", f"{type(problem).__name__}: {problem}")
+                    self._release(job)
+                self.active = []
+        for job in [*self.active, *self._waiting]:
+            job.end("failed", "the server stops")
+
+    def _goes_on(self) -> bool:
+        """Wait for work; False when all is done that is to be done."""
+        with self._news:
+            while not self._waiting and not self.active:
+                if self._stops:
+                    return False
+                self._news.wait(IDLE)
+            return not self._stops or self._drains
+
+    def _round(self) -> None:
+        """One token of every text."""
+        self._let_go()
+        self._admit()
+        if not self.active:
+            return
+        now = time.monotonic()
+        free = [job for job in self.active if job.ask.size is None]
+        if free:
+            self._size = self.choose(self.front, free, now, self.pace)
+        groups: dict[str, list[Job]] = {}
+        for job in self.active:
+            groups.setdefault(job.ask.size or self._size.name, []).append(job)
+        for name, jobs in groups.items():
+            jobs.sort(key=lambda job: job.slot)
+            self._write(self.size(name), jobs)
+        self._let_go()
+
+    def size(self, name: str) -> SizeCost:
+        """A size of the table, or one that somebody named."""
+        return self._pinned[name] if name in self._pinned else self.front[name]
+
+    def pin(self, name: str, at: Discretisation) -> bool:
+        """Let texts name a size that is not in the table; False where too many others were named before.
+
+        It is not timed: until it is, it counts as quick as the native one.
+        """
+        if name in self.front or name in self._pinned:
+            return True
+        if len(self._pinned) >= PINNED:
+            return False
+        self._pinned[name] = replace(self.front.native, name=name, at=at, loss=None)
+        return True
+
+    def _let_go(self) -> None:
+        """Drop what is done, and what nobody waits for."""
+        kept = []
+        for job in self.active:
+            if job.is_cancelled and job.finish is None:
+                job.end("cancelled")
+            if job.finish is None:
+                kept.append(job)
+            else:
+                self._release(job)
+        self.active = kept
+        self.metrics.active = len(kept)
+
+    def _release(self, job: Job) -> None:
+        job.ended = time.monotonic()
+        if job.slot >= 0:
+            heapq.heappush(self._free, job.slot)
+            job.slot = -1
+        self.metrics.finished(job, self.front)
+
+    def _admit(self) -> None:
+        """Take the most urgent ones in; what can no longer be in time gives its place to others."""
+        with self._news:
+            waiting = [job for job in self._waiting if not job.is_cancelled]
+            gone = [job for job in self._waiting if job.is_cancelled]
+            waiting.sort(key=_urgency)
+            room = min(self.limits.batch - len(self.active), len(self._free))
+            now = time.monotonic()
+            late = [job for job in waiting if self._is_late(job, now)]
+            hopeful = [job for job in waiting if job not in late] if late else waiting
+            taken = hopeful[: max(0, room)]
+            self._waiting = hopeful[len(taken) :]
+            self.metrics.waiting = len(self._waiting)
+        for job in gone:
+            job.end("cancelled")
+            self._release(job)
+        for job in late:
+            job.end("late", "no size is quick enough any more")
+            self._release(job)
+        for job in taken:
+            job.slot = heapq.heappop(self._free)
+            job.began = now
+            self.active.append(job)
+
+    def _is_late(self, job: Job, now: float) -> bool:
+        """Whether even the quickest size, alone, comes too late."""
+        sizes = [self.size(job.ask.size)] if job.ask.size is not None else self.front.sizes
+        quickest = min(size.whole(len(job.ask.ids), job.left) for size in sizes)
+        return now + quickest > job.deadline
+
+    def _write(self, size: SizeCost, jobs: list[Job]) -> None:
+        """One token of each: those whose keys are of another family, or of none, are read first."""
+        family = self.decoder.family(size.at)
+        fresh = [job for job in jobs if not job.size or self.decoder.family(self.size(job.size).at) != family]
+        going = [job for job in jobs if job not in fresh]
+        start = time.perf_counter()
+        if fresh:
+            texts = [[*job.ask.ids, *job.new] for job in fresh]
+            self._take(fresh, self.decoder.begin(size.at, texts, [job.slot for job in fresh]), size)
+            self.metrics.reread += sum(1 for job in fresh if job.size)
+        if going:
+            last = [job.new[-1] for job in going]
+            lengths = [job.length - 1 for job in going]
+            self._take(going, self.decoder.step(size.at, last, lengths, [job.slot for job in going]), size)
+        for job in jobs:
+            if job.size and job.size != size.name:
+                self.metrics.switched += 1
+            job.size = size.name
+        took = time.perf_counter() - start
+        self.metrics.stepped(size.name, len(jobs), took)
+        if not fresh and size.name in self.front:
+            ratio = took / size.seconds(len(jobs))
+            self.pace = min(SLOWEST, max(1.0, (1 - LEARNS) * self.pace + LEARNS * ratio))
+
+    def _take(self, jobs: Sequence[Job], logits: Tensor, size: SizeCost) -> None:
+        """Choose a token of each."""
+        if all(job.ask.sampling == _GREEDY for job in jobs):
+            for job, token in zip(jobs, logits.argmax(-1).tolist(), strict=True):
+                job.take(token, size.name)
+            return
+        for row, job in zip(logits, jobs, strict=True):
+            if job.ask.sampling.repetition_penalty != 1.0 and job.seen is None:
+                job.seen = torch.zeros(1, len(row), dtype=torch.bool, device=row.device)
+                job.seen[0, torch.tensor([*job.ask.ids, *job.new], device=row.device)] = True
+            token = job.ask.sampling.choose(row[None].cpu(), job.seen, job.generator())
+            job.take(int(token), size.name)
+
+
+_GREEDY = Greedy()
+
+
+def _urgency(job: Job) -> float:
+    return job.arrived + PATIENT if math.isinf(job.deadline) else job.deadline
+
+
+def by_slack(front: Front, jobs: Sequence[Job], now: float, pace: float) -> SizeCost:
+    """The best size with which the most urgent text is in time, all of them being written together.
+
+    ``pace`` is how many times longer passes take just now than when they were measured.
+    """
+    samples = len(jobs)
+    chosen = front.native
+    place = 0
+    for job in jobs:
+        reading = 0 if job.size else len(job.ask.ids)
+        size = front.within((job.deadline - now) / pace, job.left, reading, samples)
+        found = front.sizes.index(size)
+        if found > place:
+            place = found
+            chosen = size
+    return chosen
+
+
+def always_native(front: Front, jobs: Sequence[Job], now: float, pace: float) -> SizeCost:
+    """The native size, whatever the load: what the choice by slack is compared with."""
+    return front.native

@@ -1,0 +1,239 @@
+"""Continuous batching (B13): texts join and leave between tokens, and each is written as if it were alone."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import continua as ct
+from continua.models import Greedy, Sample, Sampling
+from continua.serve import Ask, Decoder, Engine, Front, Full, Job, Limits, Metrics, Said, SizeCost, by_slack, front_of
+from continua.serve.service import Served, measured_front, size_name
+
+PROMPTS = [(3, 4, 5), (6,), (9, 8, 7, 6, 5, 4, 3), (5, 5), (4, 4, 4, 4), (10, 11)]
+
+
+def cost(name: str, model: ct.Transformer, seconds: float, loss: float, **sizes: int) -> SizeCost:
+    return SizeCost(name, model.settle(ct.at(**sizes)), loss, (1, 4), (seconds, 2 * seconds), seconds / 10)
+
+
+@pytest.fixture(scope="module")
+def front(model: ct.Transformer) -> Front:
+    sizes = [cost("native", model, 0.4, 1.0), cost("narrow", model, 0.2, 1.1, d=8), cost("flat", model, 0.1, 1.2, z=2)]
+    return front_of(sizes)
+
+
+@pytest.fixture
+def made(model: ct.Transformer, front: Front) -> Iterator[Callable[..., Engine]]:
+    engines = []
+
+    def make(choose: Any = None, **limits: int) -> Engine:
+        kept = Limits(**{"batch": 4, "queue": 8, **limits})
+        engines.append(Engine(Decoder(model, kept.batch, 48), front, kept, Metrics(), choose).start())
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.stop(drain=False, timeout=5)
+
+
+class Listener:
+    """A job and its end."""
+
+    def __init__(self, ask: Ask, streams: bool = False, **rest: Any) -> None:
+        self.said: list[Said] = []
+        self.over = threading.Event()
+        self.job = Job(ask, self.tell, streams=streams, **rest)
+
+    def tell(self, said: Said) -> None:
+        self.said.append(said)
+        if said.finish is not None:
+            self.over.set()
+
+    def done(self) -> Job:
+        assert self.over.wait(30)
+        return self.job
+
+
+def alone(view: Any, ask: Ask) -> list[int]:
+    draws = None if ask.seed is None else torch.Generator().manual_seed(ask.seed)
+    rest = {"sampling": ask.sampling, "generator": draws, "stop": sorted(ask.stop)}
+    text = ct.generate(view, torch.tensor([ask.ids]), tokens=ask.tokens, **rest)
+    return text[0, len(ask.ids) :].tolist()
+
+
+@pytest.mark.spec("B13")
+@pytest.mark.parametrize(
+    "sampling", [Greedy(), Sample(0.9, top_k=9), Greedy(1.5), Sample(top_p=0.8, repetition_penalty=1.2)], ids=str
+)
+def test_a_text_in_a_batch_is_the_text_alone(
+    model: ct.Transformer, made: Callable[..., Engine], sampling: Sampling
+) -> None:
+    engine = made()
+    asks = [Ask(ids, 5 + 3 * i, sampling, seed=i) for i, ids in enumerate(PROMPTS)]
+    listeners = [Listener(ask, streams=i % 2 == 0) for i, ask in enumerate(asks)]
+    for listener in listeners:  # six texts, four places: they join and leave on the way
+        engine.submit(listener.job)
+    for listener, ask in zip(listeners, asks, strict=True):
+        job = listener.done()
+        assert job.finish == "length"
+        assert job.new == alone(model, ask)
+        assert job.sizes == {"native": ask.tokens}
+        told = [said.token for said in listener.said]
+        assert told == (job.new if job.streams else job.new[-1:])
+
+
+@pytest.mark.spec("B13")
+def test_pinned_sizes_share_a_batch_and_stop_tokens_end_a_text(
+    model: ct.Transformer, made: Callable[..., Engine]
+) -> None:
+    engine = made()
+    assert engine.pin("mine", model.settle(ct.at(d=12, h=2, z=3)))
+    views = {"narrow": model.at(d=8), "flat": model.at(z=2), "mine": model.at(d=12, h=2, z=3), "native": model}
+    asks = {name: Ask((3, 4, 5), 12, size=name) for name in views}
+    listeners = {name: Listener(ask) for name, ask in asks.items()}
+    for listener in listeners.values():
+        engine.submit(listener.job)
+    for name, view in views.items():
+        assert listeners[name].done().new == alone(view, asks[name])
+        assert listeners[name].job.main_size == name
+    third = alone(model, asks["native"])[2]
+    ends = Listener(replace(asks["native"], stop=frozenset({third})))
+    engine.submit(ends.job)
+    assert ends.done().finish == "stop"
+    assert ends.job.new == alone(model, asks["native"])[: alone(model, asks["native"]).index(third) + 1]
+
+
+@pytest.mark.spec("B13")
+def test_a_text_goes_on_at_another_size(model: ct.Transformer, made: Callable[..., Engine], front: Front) -> None:
+    """In another family its tokens are read again, exactly; in its own family the keys stay."""
+    plan = ["native", "native", "flat", "flat", "native"]
+
+    def planned(front: Front, jobs: Sequence[Job], now: float, pace: float) -> SizeCost:
+        return front[plan[len(jobs[0].new)]]
+
+    engine = made(planned)
+    listener = Listener(Ask((3, 4, 5), len(plan)))
+    engine.submit(listener.job)
+    job = listener.done()
+    text = [3, 4, 5]
+    for i, name in enumerate(plan):
+        with torch.no_grad():
+            token = int(model(torch.tensor([text]), front[name].at)[0, -1].argmax())
+        assert job.new[i] == token
+        text.append(token)
+    assert job.sizes == {"native": 3, "flat": 2}
+    assert (engine.metrics.reread, engine.metrics.switched) == (2, 2)
+    plan[:] = ["native", "narrow", "narrow", "native", "native"]
+    narrow = Listener(Ask((3, 4, 5), len(plan)))
+    engine.submit(narrow.job)
+    assert narrow.done().sizes == {"native": 3, "narrow": 2}
+    assert (engine.metrics.reread, engine.metrics.switched) == (2, 4), "the keys of the native size were used"
+
+
+@pytest.mark.spec("B13")
+def test_what_nobody_waits_for_is_dropped_and_its_place_is_free(made: Callable[..., Engine]) -> None:
+    engine = made(batch=1)
+    first = Listener(Ask((3,), 40), streams=True)
+    engine.submit(first.job)
+    waits = Listener(Ask((4,), 40))
+    engine.submit(waits.job)
+    while not first.said:
+        time.sleep(0.001)
+    first.job.cancel()
+    waits.job.cancel()
+    assert first.done().finish == "cancelled"
+    assert waits.done().finish == "cancelled"
+    last = Listener(Ask((5,), 3))
+    engine.submit(last.job)
+    assert last.done().finish == "length"
+    engine.stop()
+    assert last.job.slot == -1
+
+
+@pytest.mark.spec("B13")
+def test_a_full_queue_says_when_to_come_again(model: ct.Transformer, front: Front) -> None:
+    engine = Engine(Decoder(model, 1, 48), front, Limits(1, 2), Metrics())  # not started: nothing leaves
+    for _ in range(2):
+        engine.submit(Listener(Ask((3,), 4)).job)
+    with pytest.raises(Full) as full:
+        engine.submit(Listener(Ask((3,), 4)).job)
+    assert full.value.seconds >= 1
+    engine.stop()
+
+
+@pytest.mark.spec("B13")
+def test_a_pass_that_fails_ends_its_texts_and_not_the_engine(
+    model: ct.Transformer, made: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = made()
+    real = engine.decoder.begin
+    monkeypatch.setattr(engine.decoder, "begin", lambda *_: 1 / 0)
+    listener = Listener(Ask((3,), 4))
+    engine.submit(listener.job)
+    assert listener.done().finish == "failed"
+    assert "ZeroDivisionError" in listener.said[-1].problem
+    monkeypatch.setattr(engine.decoder, "begin", real)
+    again = Listener(Ask((3, 4), 4))
+    engine.submit(again.job)
+    assert again.done().new == alone(model, again.job.ask)
+    assert engine.metrics.failures == 1
+
+
+@pytest.mark.spec("B13")
+def test_a_stop_writes_to_the_end_what_is_under_way(made: Callable[..., Engine]) -> None:
+    engine = made()
+    listener = Listener(Ask((3,), 30))
+    engine.submit(listener.job)
+    engine.stop(drain=True)
+    assert listener.job.finish == "length"
+    with pytest.raises(Full):
+        engine.submit(Listener(Ask((3,), 4)).job)
+
+
+# --- which size -------------------------------------------------------------------------------------------------------
+
+
+def job(tokens: int, latency: float | None, arrived: float = 0.0) -> Job:
+    return Job(Ask((3,), tokens, latency=latency), lambda said: None, arrived=arrived)
+
+
+@pytest.mark.spec("B13")
+def test_the_most_urgent_text_decides_the_size(front: Front) -> None:
+    assert [size.name for size in front.sizes] == ["native", "narrow", "flat"]
+
+    def chosen(*jobs: Job, now: float = 0.0, pace: float = 1.0) -> str:
+        return by_slack(front, jobs, now, pace).name
+
+    assert chosen(job(10, None)) == "native"
+    assert chosen(job(10, 6.0)) == "native"  # 10 × 0.4 s within 0.85 × 6 s
+    assert chosen(job(10, 6.0), now=2.0) == "narrow", "two seconds are gone"
+    assert chosen(job(10, 6.0), pace=3.0) == "flat", "the machine is busy"
+    assert chosen(job(10, None), job(10, 3.5), job(10, 60.0)) == "flat", "three at once are slower, one is urgent"
+    assert chosen(job(10, 0.1)) == "flat", "nothing is quick enough: the quickest"
+
+
+def test_sizes_that_others_beat_are_left_out(model: ct.Transformer) -> None:
+    sizes = [cost("native", model, 0.4, 1.0), cost("worse and slower", model, 0.5, 1.5), cost("quick", model, 0.1, 2.0)]
+    assert [size.name for size in front_of(sizes).sizes] == ["native", "quick"]
+
+
+def test_a_line_joins_the_times_that_were_measured(model: ct.Transformer) -> None:
+    one = SizeCost("one", model.native, None, (1, 2, 4), (1.0, 1.2, 2.0), 0.1)
+    assert [one.seconds(n) for n in (1, 2, 3, 4, 8)] == pytest.approx([1.0, 1.2, 1.6, 2.0, 4.0])
+    assert one.whole(10, 5, 2) == pytest.approx(1.0 + 6.0)
+
+
+@pytest.mark.spec("B13")
+def test_the_table_is_measured_at_the_start(served: Served, model: ct.Transformer) -> None:
+    heard: list[tuple[int, int]] = []
+    front = measured_front(served, Decoder(model, 2, 48), lambda *at: heard.append(at))
+    assert heard[-1] == (4, 4)
+    assert front.native.name == size_name(model.native) == "d=16,h=4,z=4"
+    assert all(size.step[0] > 0 and size.reading > 0 and not math.isnan(size.step[-1]) for size in front.sizes)
+    assert all(a.loss < b.loss for a, b in zip(front.sizes, front.sizes[1:], strict=False))  # type: ignore[operator]
