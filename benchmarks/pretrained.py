@@ -1,23 +1,27 @@
-"""A pretrained model at other sizes, without training: ours beside the peers, on the same sentences.
+"""A pretrained model at other sizes: ours beside the peers, on the same sentences; then taught by its native size.
 
-    python benchmarks/pretrained.py              # MiniLM; writes results/pretrained.json
-    python benchmarks/pretrained.py --smollm     # perplexity of SmolLM2-135M at half of its feed-forward
-    python benchmarks/pretrained.py --rxnfp      # masked tokens of reactions, by rxnfp
-    python benchmarks/pretrained.py --quick      # few sentences, to see that it runs; writes nothing
-    python benchmarks/pretrained.py --peers      # without ours; writes nothing
+    python benchmarks/pretrained.py                 # MiniLM without training; writes results/pretrained.json
+    python benchmarks/pretrained.py --part pruned   # peers that prune alone; also: sliced, dropped, ours, spent
+    python benchmarks/pretrained.py --part distil   # three sizes of MiniLM taught in one run; --run FOLDER goes on
+    python benchmarks/pretrained.py --part smollm   # perplexity of SmolLM2-135M at half of its feed-forward
+    python benchmarks/pretrained.py --part rxnfp    # masked tokens of reactions, by rxnfp
+    python benchmarks/pretrained.py --quick         # few sentences, to see that it runs; writes nothing
 
-Everybody calibrates with the same 256 sentences and is measured on the same others, of other files: the cosine of
+Everybody calibrates with the same sentences and is measured on the same others, of other files: the cosine of
 embeddings to those of the full model (mean over tokens, length one), and how many docstrings are found by a summary.
+Peers that run the model anew for every size (SliceGPT, dropped layers) take every eighth batch of the sentences.
 The cost of a size is its share of the numbers in the maps of the layers; peers get as much as ours, or more.
 """
 
 import argparse
+import json
 import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +31,8 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
-from common import Row, cpu_seconds, environment, interleaved, ratio, row, write
+from common import RESULTS, Row, cpu_seconds, environment, interleaved, ratio, row, write
+from pretrained_distil import Lessons, distilled, package_sentences
 from pretrained_language import perplexities
 from pretrained_peers import METHODS, Calibrated, dropped, loaded, pruned, states_of
 from pretrained_reactions import accuracies
@@ -37,17 +42,21 @@ from rich.console import Console
 from torch import Tensor
 
 import continua as ct
+from continua.convert import best_profile
+from continua.data import sentences
 from continua.tasks import Retrieval
 from tools import real_models
 
 CONSOLE = Console()
-CALIBRATION = 256
+CALIBRATION = 2048
+FEW = 8  # of so many batches one, for peers that run the model anew at every size
 HELD_OUT = 384
 BODIES = 374  # docstrings to be found, all that are held out
-QUICK = (48, 32, 24)
+QUICK = (128, 32, 24)
 ROUNDS = 12  # of the timing
 PATIENCE = 90  # CPU seconds of calibration
 KEPT = 0.97  # of native retrieval
+SOUGHT = ("Wanda + refit", "SliceGPT + refit", "layers dropped + refit")  # peers that look for docstrings too
 
 
 @dataclass(frozen=True)
@@ -140,117 +149,197 @@ class Measure:
         return score.values["accuracy"]
 
 
-@dataclass(frozen=True)
-class Peer:
-    """One line of the table before it is measured."""
-
-    name: str
-    note: str
-    make: Callable[[], States]
+def shown(line: Row) -> Row:
+    """Print a line."""
+    CONSOLE.print(f"{line.name:<52} {line.shown:<24} {line.verdict:<5} {line.note}", highlight=False, soft_wrap=True)
+    return line
 
 
 @dataclass
-class Peers:
-    """Everybody else; those that cut all layers alike, or the stream, serve every size of their cost."""
+class Bench:
+    """What the parts share, each made when it is first asked for."""
 
-    full: Calibrated
-    wanted: Tensor  # embeddings of the calibration sentences
-    made: dict[tuple[str, int], States] = field(default_factory=dict)
+    quick: bool
+    saved: Path | None  # where the calibrated model is kept from part to part
+    run: Path | None  # where lessons are kept, to go on with them
+    sizes: Sequence[Size] = SIZES
 
-    def at(self, size: Size) -> Iterator[Peer]:
-        """At a size, or at one of the same cost."""
-        full = self.full
+    @cached_property
+    def counts(self) -> tuple[int, int, int]:
+        """Sentences to calibrate with, held-out ones, docstrings to be found."""
+        return QUICK if self.quick else (CALIBRATION, HELD_OUT, BODIES)
+
+    @cached_property
+    def folder(self) -> Path:
+        """MiniLM."""
+        return real_models.minilm()
+
+    @cached_property
+    def texts(self) -> Sentences:
+        """The sentences."""
+        return chosen(*self.counts[:2])
+
+    @cached_property
+    def reader(self) -> Reader:
+        """Its tokeniser."""
+        return Reader(self.folder)
+
+    @cached_property
+    def batches(self) -> list[Tokens]:
+        """What is calibrated with."""
+        return self.reader.read(self.texts.calibration)
+
+    @cached_property
+    def few(self) -> list[Tokens]:
+        """Some of it."""
+        return self.batches[:: 1 if self.quick else FEW]
+
+    @cached_property
+    def model(self) -> Any:
+        """The full model of Hugging Face."""
+        return loaded(self.folder)
+
+    @cached_property
+    def measure(self) -> Measure:
+        """Held-out sentences, and what the full model makes of them."""
+        return Measure.of(self.reader, self.texts, states_of(self.model), self.counts[2])
+
+    @cached_property
+    def native(self) -> float:
+        """Docstrings that the full model finds."""
+        return self.measure.found(states_of(self.model))
+
+    def made(self) -> tuple[Any, float | None]:
+        """Ours, and the CPU seconds of its calibration unless it was kept."""
+        if self.saved is not None and (self.saved / "config.json").is_file():
+            return ct.load(self.saved), None
+        start = time.process_time()
+        made = elastic(self.folder, self.batches)
+        spent = time.process_time() - start
+        if self.saved is not None:
+            made.save(self.saved)
+        return made, spent
+
+
+# --- parts, each a few minutes or less --------------------------------------------------------------------------------
+
+
+def by_pruning(bench: Bench) -> Iterator[Row]:
+    """Peers that prune nodes and heads."""
+    full = Calibrated.of(bench.model, bench.batches)
+    for size in bench.sizes:
         for method in METHODS:
-            yield Peer(method.name, "", lambda method=method: states_of(pruned(full, method, size.m, size.h)))
+            states = states_of(pruned(full, method, size.m, size.h))
+            yield from compared(bench, size, method.name, states)
+
+
+def by_slicing(bench: Bench) -> Iterator[Row]:
+    """SliceGPT, and what it is with a refit."""
+    for size in bench.sizes:
         width = width_of(size)
         for name in ("SliceGPT", "SliceGPT + refit"):
-            note = f"{width} of {D} principal axes of the stream"
-            yield Peer(name, note, lambda name=name: self.kept(name, width))
+            states = sliced(bench.model, bench.few, width, refit=name.endswith("refit"))
+            yield from compared(bench, size, name, states, f"{width} of {D} principal axes of the stream")
+
+
+def by_dropping(bench: Bench) -> Iterator[Row]:
+    """Layers left out."""
+    full = Calibrated(bench.model, [], [], bench.few)
+    wanted = embedded(states_of(bench.model), bench.few)
+    for size in bench.sizes:
         for name in ("layers dropped", "layers dropped + refit"):
+            small = dropped(full, size.layers, name.endswith("refit"), wanted)
             note = f"{size.layers} of 6 layers, the best ones in a row dropped"
-            yield Peer(name, note, lambda name=name: self.kept(name, size.layers))
-
-    def kept(self, name: str, number: int) -> States:
-        """Made once."""
-        if (name, number) not in self.made:
-            refit = name.endswith("refit")
-            if name.startswith("SliceGPT"):
-                self.made[name, number] = sliced(self.full.model, self.full.batches, number, refit)
-            else:
-                self.made[name, number] = states_of(dropped(self.full, number, refit, self.wanted).model)
-        return self.made[name, number]
+            yield from compared(bench, size, name, states_of(small.model), note)
 
 
-def shown(rows: list[Row], line: Row) -> None:
-    """Keep a line and print it."""
-    rows.append(line)
-    CONSOLE.print(f"{line.name:<52} {line.shown:<24} {line.verdict:<5} {line.note}", highlight=False, soft_wrap=True)
+def compared(bench: Bench, size: Size, name: str, states: States, note: str = "") -> Iterator[Row]:
+    """A peer's rows at a size."""
+    yield Row(f"cosine, {size.name}: {name}", bench.measure.cosine(states), note=note)
+    if size.name == BOTH.name and name in SOUGHT:
+        share = bench.measure.found(states) / bench.native
+        yield Row(f"retrieval / native, {size.name}: {name}", share)
 
 
-def minilm(quick: bool, with_ours: bool) -> list[Row]:
-    """All rows of MiniLM."""
-    calibration, held_out, bodies = QUICK if quick else (CALIBRATION, HELD_OUT, BODIES)
-    folder = real_models.minilm()
-    texts = chosen(calibration, held_out)
-    reader = Reader(folder)
-    batches = reader.read(texts.calibration)
-    model = loaded(folder)
-    measure = Measure.of(reader, texts, states_of(model), bodies)
-    wanted = embedded(states_of(model), batches)
-    peers = Peers(Calibrated.of(model, batches), wanted)
-    rows: list[Row] = []
-    native = measure.found(states_of(model))
-    shown(rows, Row("retrieval@1, native", native, note=f"{len(measure.retrieval.docs)} docstrings"))
-    made = None
-    if with_ours:
-        start = time.process_time()
-        made = elastic(folder, batches)
-        spent = time.process_time() - start
-        shown(rows, Row("calibration, ours", spent, unit="CPU s", target=f"≤ {PATIENCE}", held=spent <= PATIENCE))
-        shown(rows, exactness(made, folder, measure))
-    for size in SIZES:
-        theirs = [(peer.name, compared(rows, measure, size, peer, native)) for peer in peers.at(size)]
-        if made is not None:
-            ours(rows, measure, size, made, theirs, native)
-    if made is not None:
-        shown(rows, timing(made))
-    return rows
+def ours(bench: Bench) -> Iterator[Row]:
+    """Our rows: what is promised, and ahead of everybody."""
+    yield Row("retrieval@1, native", bench.native, note=f"{len(bench.measure.retrieval.docs)} docstrings")
+    made, spent = bench.made()
+    if spent is not None:
+        note = f"{len(bench.texts.calibration)} sentences"
+        yield Row("calibration, ours", spent, unit="CPU s", target=f"≤ {PATIENCE}", held=spent <= PATIENCE, note=note)
+    yield exactness(made, bench)
+    for size in bench.sizes:
+        states = our_states(made, **size.settings)
+        cosine = bench.measure.cosine(states)
+        best, name = best_peer(size)
+        note = f"best peer {best:.3f}, {name}; cost {cost(size):.0%}"
+        target = f"≥ {size.promised:.2f}, ahead of all"
+        held = cosine >= size.promised and cosine > best
+        yield Row(f"cosine, {size.name}: ours", cosine, target=target, held=held, note=note)
+    share = bench.measure.found(our_states(made, **BOTH.settings)) / bench.native
+    yield Row(f"retrieval / native, {BOTH.name}: ours", share, target=f"≥ {KEPT}", held=share >= KEPT)
+    yield timing(made)
 
 
-def compared(rows: list[Row], measure: Measure, size: Size, peer: Peer, native: float) -> float:
-    """A peer's rows at a size; its cosine."""
-    states = peer.make()
-    cosine = measure.cosine(states)
-    shown(rows, Row(f"cosine, {size.name}: {peer.name}", cosine, note=peer.note))
-    if size is BOTH:
-        share = measure.found(states) / native
-        shown(rows, Row(f"retrieval / native, {size.name}: {peer.name}", share))
-    return cosine
+def best_peer(size: Size) -> tuple[float, str]:
+    """The best of the rows that are written."""
+    written = RESULTS / "pretrained.json"
+    rows = json.loads(written.read_text(encoding="utf-8"))["rows"] if written.is_file() else []
+    start = f"cosine, {size.name}: "
+    found = [(line["value"], line["name"].removeprefix(start)) for line in rows if line["name"].startswith(start)]
+    return max((one for one in found if one[1] != "ours"), default=(0.0, "none measured"))
 
 
-def ours(
-    rows: list[Row], measure: Measure, size: Size, made: Any, theirs: Sequence[tuple[str, float]], native: float
-) -> None:
-    """Our rows at a size: what is promised, and ahead of everybody."""
-    states = our_states(made, **size.settings)
-    cosine = measure.cosine(states)
-    name, best = max(theirs, key=lambda one: one[1])
-    held = cosine >= size.promised and cosine > best
-    note = f"best peer {best:.3f}, {name}; cost {cost(size):.0%}"
-    target = f"≥ {size.promised:.2f}, ahead of all"
-    shown(rows, Row(f"cosine, {size.name}: ours", cosine, target=target, held=held, note=note))
-    if size is BOTH:
-        share = measure.found(states) / native
-        name = f"retrieval / native, {size.name}: ours"
-        shown(rows, Row(name, share, target=f"≥ {KEPT}", held=share >= KEPT))
+def same_cost(size: Size) -> list[Size]:
+    """Sizes of the same cost: some of the heads, and as many nodes of feed-forward as are left to pay for."""
+    found = []
+    for h in (12, 10, 8, 6):
+        m = math.floor((cost(size) * (4 * D * D + 2 * D * M) - 4 * D * D * h / H) / (2 * D))
+        if 1 <= m <= M:
+            found.append(replace(size, m=m, h=h))
+    return found
+
+
+def spent_best(bench: Bench) -> Iterator[Row]:
+    """Ours at the cost of a size, spent where some calibration sentences lose least; then by layers."""
+    made, _ = bench.made()
+    seen = bench.few[len(bench.few) // 2 :][:1]
+    full = embedded(our_states(made), seen)
+    for size in bench.sizes:
+        best = max(same_cost(size), key=lambda one: likeness(embedded(our_states(made, **one.settings), seen), full))
+        cosine = bench.measure.cosine(our_states(made, **best.settings))
+        peer, name = best_peer(size)
+        note = f"h={best.h}, m={best.m}; best peer {peer:.3f}, {name}"
+        line = f"cosine, at the cost of {size.name}: ours"
+        yield Row(line, cosine, target="ahead of all", held=cosine > peer, note=note)
+    profile = best_profile(made, [batch_of(one) for one in seen], 0.5, parts=4)
+    view = made.at(m=profile).held()
+    cosine = bench.measure.cosine(lambda ids, there: view(ct.Batch(ids, observed=there)))
+    yield Row("cosine, ½ feed-forward, as a profile: ours", cosine, note=f"m = {profile}")
+
+
+def distilling(bench: Bench) -> Iterator[Row]:
+    """Three sizes, taught."""
+    own = sentences(bench.texts.docs.train)
+    unseen = sentences(bench.texts.docs.validation)
+    learned = own[:64] if bench.quick else (*own, *package_sentences(without=(*own, *unseen)))
+    kept = set(bench.texts.held_out)
+    lessons = Lessons(
+        train=[batch_of(one) for one in bench.reader.read([text for text in learned if text not in kept])],
+        held_out=bench.measure.batches,
+        full=bench.measure.full,
+        found=lambda states: bench.measure.found(states) / bench.native,
+    )
+    yield from distilled(bench.made()[0], lessons, bench.quick, bench.run)
 
 
 @torch.no_grad()
-def exactness(made: Any, folder: Path, measure: Measure) -> Row:
+def exactness(made: Any, bench: Bench) -> Row:
     """The native size before and after."""
-    before = ct.from_hf(folder)
+    before = ct.from_hf(bench.folder)
     gap = 0.0
-    for tokens in measure.batches:
+    for tokens in bench.measure.batches:
         batch = batch_of(tokens)
         gap = max(gap, float((made(batch) - before(batch))[tokens.there].abs().max()))
     return Row("native size, before and after: largest difference", gap, target="≤ 1e-6", held=gap <= 1e-6)
@@ -268,31 +357,45 @@ def timing(made: Any) -> Row:
                note="held forward, 8 × 64 tokens, CPU time")  # fmt: skip
 
 
+def smollm(bench: Bench) -> Iterator[Row]:
+    """SmolLM2."""
+    yield from perplexities(bench.texts.docs, elastic, bench.quick)
+
+
+def rxnfp(bench: Bench) -> Iterator[Row]:
+    """rxnfp."""
+    yield from accuracies(elastic, bench.quick)
+
+
+PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "pruned": by_pruning,
+    "sliced": by_slicing,
+    "dropped": by_dropping,
+    "ours": ours,
+    "spent": spent_best,
+    "distil": distilling,
+    "smollm": smollm,
+    "rxnfp": rxnfp,
+}
+USUAL = ("pruned", "sliced", "dropped", "ours", "spent")
+
+
 def main(options: argparse.Namespace) -> None:
-    with_ours = not options.peers
-    if with_ours and not hasattr(ct, "elastic"):
-        sys.exit("This version of the library has no ct.elastic yet. Run with --peers.")
-    texts = chosen(*QUICK[:2] if options.quick else (CALIBRATION, HELD_OUT))
-    sha = {"docstrings": texts.docs.sha256}
-    rows: list[Row] = []
-    if options.smollm:
-        perplexities(texts.docs, elastic if with_ours else None, options.quick, lambda line: shown(rows, line))
-    elif options.rxnfp:
-        accuracies(elastic if with_ours else None, options.quick, lambda line: shown(rows, line))
-    else:
-        rows = minilm(options.quick, with_ours)
-    if options.quick or options.peers:
-        CONSOLE.print("Nothing is written: " + ("quick" if options.quick else "without ours") + ".")
-        return
-    path = write("pretrained", rows, part=True, environment=environment(), sha256=sha)
-    CONSOLE.print(f"Written: {path}", soft_wrap=True)
+    sizes = SIZES if options.size is None else [SIZES[options.size]]
+    bench = Bench(options.quick, options.calibrated, options.run, sizes)
+    for name in USUAL if options.part is None else (options.part,):
+        rows = [shown(line) for line in PARTS[name](bench)]
+        if not options.quick:
+            sha = {"docstrings": bench.texts.docs.sha256}
+            path = write("pretrained", rows, part=True, environment=environment(), sha256=sha)
+            CONSOLE.print(f"Written: {path}", soft_wrap=True)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="A pretrained model at other sizes, without training.")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--smollm", action="store_true", help="perplexity of SmolLM2-135M instead")
-    which.add_argument("--rxnfp", action="store_true", help="masked tokens of reactions instead")
+    parser = argparse.ArgumentParser(description="A pretrained model at other sizes.")
+    parser.add_argument("--part", choices=tuple(PARTS), help="these rows alone")
+    parser.add_argument("--size", type=int, choices=range(len(SIZES)), help="one size alone, by its number")
     parser.add_argument("--quick", action="store_true", help="few texts; writes nothing")
-    parser.add_argument("--peers", action="store_true", help="without ours; writes nothing")
+    parser.add_argument("--calibrated", type=Path, help="a folder that keeps the calibrated model from part to part")
+    parser.add_argument("--run", type=Path, help="a folder that keeps the lessons of --part distil, to go on with them")
     main(parser.parse_args())

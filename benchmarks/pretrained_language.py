@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,7 @@ def pruned(model: Any, seen: Sequence[Moments], method: Method, m: int) -> Any:
     return small
 
 
-def perplexities(
-    docs: Docstrings, elastic: Callable[[Path, Sequence[Tokens]], Any] | None, quick: bool, show: Callable[[Row], None]
-) -> None:
+def perplexities(docs: Docstrings, elastic: Callable[[Path, Sequence[Tokens]], Any], quick: bool) -> Iterator[Row]:
     """Rows of SmolLM2: perplexities over that of the full model."""
     from transformers import AutoModelForCausalLM
 
@@ -76,7 +74,7 @@ def perplexities(
     unseen = windows(folder, docs.validation, held_out)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     full = perplexity(lambda ids: model(ids).logits, unseen)
-    show(Row("perplexity, SmolLM2, native", full, note=f"{held_out} windows of {WINDOW} tokens of docstrings"))
+    yield Row("perplexity, SmolLM2, native", full, note=f"{held_out} windows of {WINDOW} tokens of docstrings")
     half = model.config.intermediate_size // 2
     maps = [layer.mlp.down_proj for layer in model.model.layers]
     seen = moments(maps, lambda ids, there: model.model(ids).last_hidden_state, seen_texts)
@@ -85,13 +83,11 @@ def perplexities(
         small = pruned(model, seen, method, half)
         share = perplexity(lambda ids, small=small: small(ids).logits, unseen) / full
         theirs.append((share, method.name))
-        show(Row(f"perplexity / native, SmolLM2, ½ feed-forward: {method.name}", share))
+        yield Row(f"perplexity / native, SmolLM2, ½ feed-forward: {method.name}", share)
         del small
-    if elastic is None:
-        return
     del seen, maps, model
     view = elastic(folder, seen_texts).at(m=half).held()
     share = perplexity(lambda ids: view(ct.Batch(ids)), unseen) / full
     lowest, name = min(theirs)
-    show(Row("perplexity / native, SmolLM2, ½ feed-forward: ours", share, target=f"≤ {LIMIT}", held=share <= LIMIT,
-             note=f"best peer {lowest:.3f}, {name}"))  # fmt: skip
+    yield Row("perplexity / native, SmolLM2, ½ feed-forward: ours", share, target=f"≤ {LIMIT}", held=share <= LIMIT,
+              note=f"best peer {lowest:.3f}, {name}")  # fmt: skip

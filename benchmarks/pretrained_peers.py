@@ -57,8 +57,8 @@ class Moments:
 
     def add(self, inputs: Tensor) -> None:
         """Count more tokens, [n, k]."""
-        whole = torch.cat([inputs, torch.ones(len(inputs), 1)], 1).double()
-        self.second += whole.T @ whole
+        whole = torch.cat([inputs, torch.ones(len(inputs), 1)], 1)
+        self.second += (whole.T @ whole).double()  # in float32 within a batch, as ours
         self.tokens += len(inputs)
 
     @property

@@ -5,7 +5,7 @@ of groups. The model was trained on those of patents; these are like them, and e
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +98,7 @@ def right(logits: Callable[[Tensor, Tensor], Tensor], batches: Sequence[tuple[To
     return hits / sum(len(wanted) for _, _, wanted in batches)
 
 
-def accuracies(
-    elastic: Callable[[Path, Sequence[Tokens]], Any] | None, quick: bool, show: Callable[[Row], None]
-) -> None:
+def accuracies(elastic: Callable[[Path, Sequence[Tokens]], Any], quick: bool) -> Iterator[Row]:
     """Rows of rxnfp."""
     from transformers import BertForMaskedLM
 
@@ -117,14 +115,13 @@ def accuracies(
 
     native = right(run(model.bert), unseen)
     tokens = sum(len(wanted) for _, _, wanted in unseen)
-    show(Row("masked tokens right, rxnfp, native", native, note=f"{tokens} tokens of composed reactions"))
+    yield Row("masked tokens right, rxnfp, native", native, note=f"{tokens} tokens of composed reactions")
     full = Calibrated.of(model.bert, masked_too)
-    made = None if elastic is None else elastic(folder, masked_too)
+    made = elastic(folder, masked_too)
     for name, sizes in SIZES.items():
         for method in METHODS:
             share = right(run(pruned(full, method, **sizes)), unseen) / native
-            show(Row(f"masked tokens / native, rxnfp, {name}: {method.name}", share))
-        if made is not None:
-            view = made.at(**sizes).held()
-            share = right(lambda ids, there, view=view: view(ct.Batch(ids, observed=there)), unseen) / native
-            show(Row(f"masked tokens / native, rxnfp, {name}: ours", share))
+            yield Row(f"masked tokens / native, rxnfp, {name}: {method.name}", share)
+        view = made.at(**sizes).held()
+        share = right(lambda ids, there, view=view: view(ct.Batch(ids, observed=there)), unseen) / native
+        yield Row(f"masked tokens / native, rxnfp, {name}: ours", share)

@@ -9,6 +9,7 @@ import torch
 
 from continua.axes import taken_first
 from continua.convert.moments import Collector, collected, leading, ordered, output_map
+from continua.convert.states import Reading, keep_state_moments, mend_norm, norms_of, reading_maps, state_order
 from continua.data.tokens import Tokeniser
 from continua.errors import ConfigError
 from continua.fields import Hold, RefitRanks
@@ -53,14 +54,18 @@ def elastic(
     _require_tokens(model, seen)
     ranks = _ranks(model) if ranks is None else ranks
     orders = {who: _orders(who, seen) for who in _operators(model)}
-    made = relaid(model, _rules(model, orders), True, Hold(), ranks)
+    of_state = state_order([_reading(who, seen) for who in _operators(model)])
+    made = relaid(model, {**_rules(model, orders), "d": tuple(of_state.tolist())}, True, Hold(), ranks)
     with torch.no_grad():
         for before, after in zip(_operators(model), _operators(made), strict=True):
             arrange(after, orders[before], made)
             _keep_moments(after, seen.of(before))
+            keep_state_moments(after, _reading(before, seen))
         for module in made.modules():
             if isinstance(module, Calibrated) and module.calibration is not None:
                 _silence(module.calibration)
+        for before, after in zip(norms_of(model), norms_of(made), strict=True):
+            mend_norm(after, seen.of(before, state=True), of_state)
     return made
 
 
@@ -96,6 +101,11 @@ def _operators(model: Any) -> list[Operator]:
     return [module for module in model.modules() if isinstance(module, Attention | Pointwise)]
 
 
+def _reading(operator: Operator, seen: Collector) -> Reading:
+    """What an operator reads of the state, and how much of each coordinate goes into its maps."""
+    return Reading(tuple(seen.of(operator, state=True)), reading_maps(operator))
+
+
 def _require_tokens(model: Any, seen: Collector) -> None:
     """As many tokens as the widest map has inputs: below that, moments say nothing of some directions."""
     for operator in _operators(model):
@@ -112,15 +122,19 @@ def _require_tokens(model: Any, seen: Collector) -> None:
 def _ranks(model: Any) -> RefitRanks:
     """All moments of outputs of heads, half the rank of those of hidden coordinates, or what a tenth of weights holds.
 
-    Of heads few are left out at a time, so what they say of each other is kept whole.
+    A tenth of that is for moments of the state. Of heads few are left out at a time, so what they say of each other is
+    kept whole.
     """
     room = SHARE * 4 * sum(parameter.numel() for parameter in model.parameters())
     heads = 0
     hidden = 0
-    wide = {"h": 1, "m": 1}
+    states = 0
+    wide = {"h": 1, "m": 1, "d": 1}
     for operator in _operators(model):
         shape = output_map(operator).coefficients.shape
         layers = shape[0] if "z" in output_map(operator).bases else 1
+        wide["d"] = output_map(operator).coefficients.shape[1 if "z" in output_map(operator).bases else 0]
+        states += layers * wide["d"]
         if isinstance(operator, Attention):
             wide["h"] = math.prod(shape[-2:])
             heads += layers * wide["h"]
@@ -128,8 +142,10 @@ def _ranks(model: Any) -> RefitRanks:
             wide["m"] = shape[-1]
             hidden += layers * wide["m"]
     of_heads = min(wide["h"], int(room / 2 / max(heads, 1)))
-    of_hidden = min(math.ceil(wide["m"] / 2), int((room - of_heads * heads) / max(hidden, 1)))
-    return RefitRanks(m=max(1, of_hidden), h=max(1, of_heads), d=1)
+    of_states = min(wide["d"], int(room / 10 / max(states, 1)))
+    left = room - of_heads * heads - of_states * states
+    of_hidden = min(math.ceil(wide["m"] / 2), int(left / max(hidden, 1)))
+    return RefitRanks(m=max(1, of_hidden), h=max(1, of_heads), d=max(1, of_states))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ import torch
 from continua.errors import ConfigError
 from continua.fields import Expansion
 from continua.models import Batch, Pass
+from continua.models.embed import START, Tokens
 from continua.operators import Attention, Context, InputsSeen, Operator, Pointwise
+from continua.operators.norm import Affine
 from continua.operators.refit import layer_at
 from continua.typing import Tensor
 
@@ -42,22 +44,22 @@ class Sums:
 
 @dataclass
 class Collector:
-    """The sums of every operator, layer by layer."""
+    """The sums of every operator, layer by layer: of the state that it reads, and of what its output map does."""
 
-    sums: dict[tuple[Operator, int], Sums] = field(default_factory=dict)
+    sums: dict[tuple[Operator, bool, int], Sums] = field(default_factory=dict)
 
     def __call__(self, seen: InputsSeen) -> None:
         """Take what one operator was given at one depth."""
-        key = (seen.operator, _layer(seen))
+        key = (seen.operator, seen.letters == "d", _layer(seen))
         values = seen.values.cpu()
         if key not in self.sums:
             wide = values.shape[-1]
             self.sums[key] = Sums(0, torch.zeros(wide).double(), torch.zeros(wide, wide).double())
         self.sums[key].add(values)
 
-    def of(self, operator: Operator) -> list[Sums]:
-        """The sums of one operator, by layer."""
-        own = {layer: sums for (who, layer), sums in self.sums.items() if who is operator}
+    def of(self, operator: Operator, state: bool = False) -> list[Sums]:
+        """The sums of one operator, by layer: of the inputs of its output map, or of the ``state`` that it reads."""
+        own = {layer: sums for (who, kind, layer), sums in self.sums.items() if who is operator and kind is state}
         return [own[layer] for layer in sorted(own)]
 
 
@@ -74,8 +76,9 @@ def output_map(operator: Operator) -> Expansion:
 
 def _layer(seen: InputsSeen) -> int:
     """The layer whose weights were read there."""
-    found = output_map(seen.operator)
-    return layer_at(found.axes["z"], found.bases["z"], seen.z) if "z" in found.bases else 0
+    found = seen.operator.scale if isinstance(seen.operator, Affine) else output_map(seen.operator)
+    known = isinstance(found, Expansion) and "z" in found.bases
+    return layer_at(found.axes["z"], found.bases["z"], seen.z) if known else 0  # type: ignore[union-attr]
 
 
 def collected(model: Any, batches: Iterable[Batch | Tensor]) -> Collector:
@@ -86,8 +89,20 @@ def collected(model: Any, batches: Iterable[Batch | Tensor]) -> Collector:
     with torch.no_grad():
         for batch in batches:
             model(batch, None, Pass(Context(inputs=seen)))
+            _before_the_first_norm(model, Batch.of(batch), seen)
     model.train(training)
     return seen
+
+
+def _before_the_first_norm(model: Any, batch: Batch, seen: Collector) -> None:
+    """Show what goes into the norm of an embedding, which is no part of the flow."""
+    flow = model.flows[0]
+    embed = flow.embed
+    if isinstance(embed, Tokens) and embed.norm is not None:
+        laid, grids = flow.prepare(batch, flow.structure())
+        note = Context(inputs=seen).noting(embed.norm, grids.t)
+        if note is not None:
+            note(START, "d", embed.summed(laid, grids, embed.read(grids)))
 
 
 def ordered(second: Tensor, out: Tensor, block: int = 1) -> Tensor:

@@ -132,12 +132,17 @@ class Tokens(Embedding):
 
     def forward(self, batch: Batch, grids: Grids, read: TokenTables | None = None) -> Tensor:
         """Look the tokens up on the d grid."""
+        tables = self.read(grids) if read is None else read
+        x = self.summed(batch, grids, tables)
+        return x if self.norm is None else apply_once(self.norm, tables.norm, grids, x)
+
+    def summed(self, batch: Batch, grids: Grids, tables: TokenTables) -> Tensor:
+        """What goes into the norm: words, types and positions."""
         ids = batch.values
         if not is_whole(ids) or ids.dim() != 2:  # type: ignore[union-attr]
             got = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
             raise ShapeError("tokens are whole numbers of shape [b, t]", got=got, remedy="Tokenise the text first.")
         ids = cast(Tensor, ids)
-        tables = self.read(grids) if read is None else read
         x = _looked_up(ids, tables.words, self.pad)  # [b, t, d]
         if tables.types is not None:
             if batch.types is not None and (not is_whole(batch.types) or batch.types.shape != ids.shape):
@@ -145,8 +150,7 @@ class Tokens(Embedding):
                 remedy = "Give one type for each token."
                 raise ShapeError(f"token types are whole numbers of shape {list(ids.shape)}", got=got, remedy=remedy)
             x = x + (tables.types[0] if batch.types is None else _looked_up(batch.types, tables.types))
-        x = added(self.position, x, grids, tables.position)
-        return x if self.norm is None else apply_once(self.norm, tables.norm, grids, x)
+        return added(self.position, x, grids, tables.position)
 
 
 @register

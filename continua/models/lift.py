@@ -16,6 +16,7 @@ from continua.models.model import Model
 from continua.operators import ALiBi, Attention, Gaussian, Sinusoidal
 from continua.typing import Letter
 
+ADDED = (".calibration.", ".refit.", ".state_refit.")  # what a lifted model has beside the weights of a discrete one
 COUNTED_INSIDE = {
     Widened.__name__: "embed",
     Narrowed.__name__: "readout",
@@ -104,7 +105,7 @@ def relaid(
     made = from_plain(lifting.changed(to_plain(model)))
     made.to(device=like.device, dtype=like.dtype)
     missing = made.load_state_dict(model.state_dict(), strict=False).missing_keys
-    unknown = [name for name in missing if ".calibration." not in name and ".refit." not in name]
+    unknown = [name for name in missing if not any(part in name for part in ADDED)]
     if unknown:
         raise ConfigError("not every weight has a place", got=unknown[0], remedy="Start from a model of models.zoo.")
     return made.train(model.training)

@@ -14,7 +14,7 @@ from continua.fields import Parametrisation
 from continua.fields.role import GAIN, SHIFT
 from continua.flow.vectorfield import Bound
 from continua.operators.calibration import Target, calibration, extra, folded
-from continua.operators.operator import Context, Operands, Operator, local, read_late
+from continua.operators.operator import Context, Note, Operands, Operator, local, read_late
 from continua.operators.weights import Sampled, Weight, Weights, sample
 from continua.typing import Args, Tensor, VectorFunction
 
@@ -50,6 +50,19 @@ class NormOperands(Operands):
     share: Tensor | None
 
 
+@dataclass(frozen=True)
+class Noted:
+    """A norm that shows what it is given."""
+
+    inner: VectorFunction
+    note: Note
+
+    def __call__(self, z: float, x: Tensor, args: NormOperands) -> Tensor:
+        """Show the state, then evaluate."""
+        self.note(z, "d", x)
+        return self.inner(z, x, args)
+
+
 class Affine(Operator):
     """Scale γ(z,d), shift β(z,d) and the share of each node in the mean over d."""
 
@@ -75,7 +88,10 @@ class Affine(Operator):
     def place(self, read: Sampled, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """The function with its weights and the share of each node."""
         share = None if grids.d.is_uniform else _share(grids.d, next(self.parameters(), grids.d.weights))
-        return Bound(self.function(grids.d), read_late(read.reading), local), NormOperands(read.weights, share)
+        f = self.function(grids.d)
+        note = context.noting(self, grids.t)
+        f = f if note is None else Noted(f, note)
+        return Bound(f, read_late(read.reading), local), NormOperands(read.weights, share)
 
     def function(self, d: Grid) -> VectorFunction:
         """What is evaluated on a grid of d."""

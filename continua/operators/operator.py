@@ -24,15 +24,19 @@ class Recorded:
     weights: Tensor
 
 
-Note = Callable[[float, Tensor], None]  # takes a depth and the inputs of an output map there
+Note = Callable[[float, str, Tensor], None]  # takes a depth, the letters of some inputs, and these
 
 
 @dataclass(frozen=True)
 class InputsSeen:
-    """Inputs of the output map of one operator at one depth: [tokens that are there, inputs]."""
+    """Inputs of one operator at one depth, [tokens that are there, inputs].
+
+    ``letters`` are "d" for the state that it reads, "m" or "he" for what goes into its output map.
+    """
 
     operator: "Operator"
     z: float
+    letters: str
     values: Tensor
 
 
@@ -45,8 +49,8 @@ class Context:
     ``pairs`` restricts or biases self-attention, ``cross_pairs`` attention to ``state``: boolean (True = allowed) or
     floating point (added to the scores), broadcastable to [b, h, t, s]. ``cache`` serves generation; ``record``
     collects the attention weights of every evaluation. ``late`` asks for weights over depth to be read block by block
-    during the solve, where they are not stored anyway. ``generator`` draws dropout. ``inputs`` is shown what goes into
-    the output map of every operator: hidden coordinates, outputs of heads.
+    during the solve, where they are not stored anyway. ``generator`` draws dropout. ``inputs`` is shown the state
+    that every operator reads and what goes into its output map: hidden coordinates, outputs of heads.
     """
 
     state: Tensor | None = None
@@ -66,9 +70,9 @@ class Context:
         if show is None:
             return None
 
-        def note(z: float, values: Tensor) -> None:
+        def note(z: float, letters: str, values: Tensor) -> None:
             there = values.flatten(0, 1) if t is None or not t.has_gaps else values[t.observed.expand(values.shape[:2])]
-            show(InputsSeen(operator, z, there.detach()))
+            show(InputsSeen(operator, z, letters, there.detach()))
 
         return note
 

@@ -71,11 +71,13 @@ class FeedForward:
     def __call__(self, z: float, x: Tensor, args: Operands) -> Tensor:
         """Evaluate the two maps with the nonlinearities between them."""
         w = args.weights.at(z)
+        if self.note is not None:
+            self.note(z, "d", x)
         hidden = self.phi1(linear(x, w["w1"], w.get("b1")))  # [b, t, m]
         if self.gated:
             hidden = hidden * linear(x, w["gate"])  # [b, t, m]
         if self.note is not None:
-            self.note(z, hidden)
+            self.note(z, "m", hidden)
         return self.phi2(linear(hidden, w["w2"], w.get("b2")))  # [b, t, d]
 
 
@@ -100,6 +102,7 @@ class Pointwise(Operator):
         self.phi1, self.phi2 = phi1, phi2
         self.calibration = calibration(weights, {"w2": Target(OUTPUT, "dm", integral="d", own="m")})
         self.refit = refit(weights, "m", rank="m", centred=bias)
+        self.state_refit = refit(weights, "c", rank="d", centred=bias and not gated)
         maps = {"w1": Map("m", "c"), "gate": Map("m", "c"), "w2": Map("d", "m")}
         self.correction = correction(weights, maps if gated else {name: maps[name] for name in ("w1", "w2")})
         self.w1 = kernel(weights, "zmc", inputs="c")
@@ -120,9 +123,10 @@ class Pointwise(Operator):
 
     def _read(self, grids: Grids, late: bool) -> Sampled:
         fewer = keys_of(self.refit, grids)
+        narrow = keys_of(self.state_refit, grids)
         weights = {
-            "w1": Weight(self.w1, over="c"),
-            "gate": Weight(self.gate, over="c"),
+            "w1": Weight(self.w1, over="c") if narrow is None else Weight(self.w1, stored="c"),
+            "gate": Weight(self.gate, over="c") if narrow is None else Weight(self.gate, stored="c"),
             "w2": Weight(self.w2, over="m") if fewer is None else Weight(self.w2, stored="m"),
             "b1": Weight(self.b1),
             "b2": Weight(self.b2),
@@ -133,6 +137,9 @@ class Pointwise(Operator):
         def finish(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
             if self.refit is not None:
                 values = self.refit.fold(values, ("w2", "b2"), fewer, depths)
+            if self.state_refit is not None:
+                values = self.state_refit.fold(values, ("w1", "b1"), narrow, depths)
+                values = self.state_refit.fold(values, ("gate", ""), narrow, depths)
             values = corrected(self.correction, values, grids)
             return folded(self.calibration, values, grids, depths)
 

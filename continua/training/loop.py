@@ -25,7 +25,7 @@ from continua.training.growing import growing, refuse_other_growth
 from continua.training.interrupt import Interrupt
 from continua.training.objective import Objective, Whole
 from continua.training.penalty import penalties as as_penalties
-from continua.training.progress import Bar, Closing, OnProgress, Progress
+from continua.training.progress import Bar, Closing, OnProgress, Progress, wrong
 from continua.training.run import Run
 from continua.training.settings import Training
 from continua.training.size_laws import heard, kept, recalled
@@ -132,7 +132,7 @@ class Loop:
         ended = "done"
         try:
             if self.at.unmeasured is not None:
-                self._after(self.at.unmeasured, self.at.unmeasured.get("loss", math.nan))
+                self._after(self.at.unmeasured, wrong(self.at.unmeasured))
             while self.at.step < training.steps and ended == "done":
                 if training.patience is not None and self.at.waited >= training.patience:
                     ended = "stopped early"
@@ -172,7 +172,7 @@ class Loop:
         if self.growing is not None:
             self.growing.clear_gradients()
         norm = clip(self.model.parameters(), training.clip)
-        loss = terms.get("loss", math.nan)
+        loss = wrong(terms)
         if not (math.isfinite(norm) and all(map(math.isfinite, terms.values()))):
             self._refuse(step, loss)
             return asked

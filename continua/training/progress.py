@@ -1,5 +1,6 @@
 """Progress of trainings and of other long work: a bar on a terminal, a line now and then elsewhere."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -118,3 +119,13 @@ def share_bar(what: str) -> Iterator[ShareDone]:
     finally:
         if drawn is not None and task is not None:
             drawn.stop()
+
+
+def wrong(terms: Mapping[str, float]) -> float:
+    """What a step got wrong: the loss, or what the lessons of other sizes did where the native one has none to learn.
+
+    >>> wrong({"loss": 0.0, "elastic": 0.25})
+    0.25
+    """
+    loss = terms.get("loss", math.nan)
+    return terms.get("elastic", loss) if loss == 0.0 else loss

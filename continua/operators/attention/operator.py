@@ -42,12 +42,14 @@ class Attending:
         """Project, attend, project back."""
         heads = self.heads
         w = args.weights.at(z)
+        if self.note is not None:
+            self.note(z, "d", x)
         q = heads.queries(x, w, args)  # [b, h, t, e]
         k = heads.keys(x, w, args)  # [b, g, s, e]
         v = heads.values(x, w, args)  # [b, g, s, e]
         mixed = merged(heads.mix(q, k, v, args.scores))  # [b, t, h·e]
         if self.note is not None:
-            self.note(z, mixed)
+            self.note(z, "he", mixed)
         return linear(mixed, w["o"], w.get("bo"))  # [b, t, d]
 
 
@@ -145,6 +147,8 @@ class Attention(Operator):
         self.calibration = calibration(weights, {"o": Target(OUTPUT, "hd", integral="h", own="e")})
         # a density is a measure of heads already, learned beside them
         self.refit = None if density else refit(weights, "he", rank="h", centred="o" in bias)
+        # keys and values of another state say nothing of this one
+        self.state_refit = None if cross else refit(weights, "c", rank="d", centred={"q", "k", "v"} <= set(bias))
         self.correction = correction(weights, _maps(groups))
 
     def rho(self, grids: Grids) -> Tensor | None:
@@ -248,15 +252,17 @@ class Attention(Operator):
         keys = self.kernel.over_keys
         shared = "" if self.groups is None else "h"  # stored group by group
         fewer = keys_of(self.refit, grids)
+        state = "c" if keys_of(self.state_refit, grids) is None else ""  # integrated over here, or refitted below
+        whole = "" if state else "c"
 
         def rows(place: int, each: bool = False) -> Any:
             """Merge the head and inner dimensions (head first)."""
             return lambda v: (self._each(v, grids, place) if each else v).flatten(place, place + 1)
 
         return {
-            "q": Weight(self.q, "ce", rows(-3)),
-            "k": Weight(self.k, keys, rows(-3, each=True), shared),
-            "v": Weight(self.v, "c", rows(-3, each=True), shared),
+            "q": Weight(self.q, f"{state}e", rows(-3), whole),
+            "k": Weight(self.k, state + keys.removeprefix("c"), rows(-3, each=True), shared + whole),
+            "v": Weight(self.v, state, rows(-3, each=True), shared + whole),
             "o": Weight(self.o, "he", rows(-2)) if fewer is None else Weight(self.o, "", rows(-2), "he"),
             "bq": Weight(self.bq, "e", rows(-2)),
             "bk": Weight(self.bk, keys.removeprefix("c"), rows(-2, each=True), shared),
@@ -273,6 +279,10 @@ class Attention(Operator):
         def fold(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
             if self.refit is not None:
                 values = self.refit.fold(values, ("o", "bo"), keys_of(self.refit, grids), depths)
+            if self.state_refit is not None:
+                narrow = keys_of(self.state_refit, grids)
+                for name in ("q", "k", "v"):
+                    values = self.state_refit.fold(values, (name, f"b{name}"), narrow, depths)
             values = corrected(self.correction, values, grids)
             values = folded(self.calibration, values, grids, depths)
             if "density" not in values:

@@ -1,0 +1,125 @@
+"""Short distillation for ``pretrained.py``: MiniLM's native size teaches three smaller ones in one run."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from common import Row
+from pretrained_texts import States, Tokens, embedded, likeness
+from torch import Tensor
+from torch.nn.functional import normalize
+
+import continua as ct
+from continua.convert import best_steps
+from continua.data import docstrings, sentences
+from continua.tasks.sentences import shared_coordinates
+
+FOLDERS = {  # of packages that the library needs: their docstrings are on every machine that runs this
+    torch: (".", "nn", "nn/modules", "distributed", "autograd", "cuda", "distributions"),
+    numpy: ("lib", "_core", "ma", "polynomial"),
+}
+WORDS = 30  # the longest sentence that is learned from
+STEPS = 400
+RANK = 32
+RATE = 1.5e-3
+LONGEST = 30  # CPU minutes
+QUICK = 2  # steps
+MINUTES = "cpu-minutes.txt"
+
+
+def package_sentences(without: Sequence[str]) -> tuple[str, ...]:
+    """Sentences of the docstrings of torch and numpy, short ones, none of which is measured on."""
+    found: dict[str, None] = {}
+    for package, folders in FOLDERS.items():
+        for folder in folders:
+            docs = docstrings(Path(str(package.__file__)).parent / folder)
+            found |= dict.fromkeys(sentences((*docs.train, *docs.validation), without=without))
+    return tuple(text for text in found if len(text.split()) <= WORDS)
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A size that is taught: what it is called, what it is, and the cosine that is promised."""
+
+    name: str
+    at: ct.Discretisation
+    promised: float
+
+
+def sizes_of(model: Any, batches: Sequence[ct.Batch]) -> tuple[Taught, ...]:
+    """Both halves, half of the state too, and four of six layers, joined where that loses least."""
+    native = model.native
+    maps = {"m": native.m.n // 2, "h": native.h.n // 2}
+    joined = best_steps(model, batches, 4)
+    return (
+        Taught("½ + ½", ct.at(**maps), 0.95),
+        Taught("½ of m, h and d", ct.at(d=native.d.n // 2, **maps), 0.92),
+        Taught("4 of 6 layers", ct.at(z=joined), 0.95),
+    )
+
+
+def cosine(model: Any, size: ct.Discretisation, held_out: Sequence[Tokens], full: Tensor) -> float:
+    """To the full model's embeddings, at the coordinates that the size has."""
+    known = normalize(shared_coordinates(model, model.settle(size), full))
+    return likeness(embedded(states_at(model, size), held_out), known)
+
+
+def states_at(model: Any, size: ct.Discretisation) -> States:
+    """The states of a size, its weights held."""
+    view = model.at(size).held()
+    return lambda ids, there: view(ct.Batch(ids, observed=there))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """What is learned from, and what is measured on with what the full model says there."""
+
+    train: Sequence[ct.Batch]
+    held_out: Sequence[Tokens]
+    full: Tensor
+    found: Callable[[States], float]  # docstrings found by their summary, over those that the full model finds
+
+
+def distilled(model: Any, lessons: Lessons, quick: bool, run: Path | None) -> Iterator[Row]:
+    """Rows of one run for all three sizes, before and after; none after where it was stopped before its end."""
+    sizes = sizes_of(model, lessons.train[len(lessons.train) // 2 :][:1])
+    there = run is not None and (run / "run.json").is_file()
+    for one in () if there else sizes:
+        before = cosine(model, one.at, lessons.held_out, lessons.full)
+        yield Row(f"cosine without training, {one.name}: ours", before, note=str(one.at))
+    steps = QUICK if quick else STEPS
+    start = time.process_time()
+    fitted = ct.distil(model, lessons.train, sizes=[one.at for one in sizes], steps=steps, rank=RANK, lr=RATE,
+                       run=ct.Run.open(run) if there else run, watch=lambda progress: None)  # fmt: skip
+    spent = (time.process_time() - start) / 60 + kept_minutes(run)
+    if run is not None:
+        (run / MINUTES).write_text(f"{spent}", encoding="utf-8")
+    if fitted.ended == "interrupted":
+        return
+    taught = fitted.model.eval()
+    yield Row("distillation, one run for three sizes", spent, unit="CPU min", target=f"≤ {LONGEST}",
+              held=spent <= LONGEST, note=f"{steps} steps of two sizes, {len(lessons.train)} batches")  # fmt: skip
+    for one in sizes:
+        after = cosine(taught, one.at, lessons.held_out, lessons.full)
+        target = f"≥ {one.promised:.2f}"
+        yield Row(f"cosine after distillation, {one.name}: ours", after, target=target, held=after >= one.promised)
+    share = lessons.found(states_at(taught, sizes[0].at))
+    yield Row("retrieval / native after distillation, ½ + ½: ours", share, target="≥ 0.97", held=share >= 0.97)
+    yield unchanged(model, taught, lessons)
+
+
+def kept_minutes(run: Path | None) -> float:
+    """CPU minutes of the parts of a run that went before."""
+    kept = None if run is None else run / MINUTES
+    return float(kept.read_text(encoding="utf-8")) if kept is not None and kept.is_file() else 0.0
+
+
+@torch.no_grad()
+def unchanged(model: Any, taught: Any, lessons: Lessons) -> Row:
+    """The native size before and after its lessons."""
+    gap = max(float((taught(batch) - model(batch)).abs().max()) for batch in lessons.train[:4])
+    return Row("native size, before and after distillation: largest difference", gap, target="0", held=gap == 0)
