@@ -1,5 +1,6 @@
 """Short distillation for ``pretrained.py``: MiniLM's native size teaches three smaller ones in one run."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import continua as ct
-from continua.convert import best_steps
+from continua.convert.distil import sizes_of as taught_sizes
 from continua.data import docstrings, sentences
 from continua.tasks.sentences import shared_coordinates
 
@@ -23,7 +24,8 @@ FOLDERS = {  # of packages that the library needs: their docstrings are on every
     numpy: ("lib", "_core", "ma", "polynomial"),
 }
 WORDS = 30  # the longest sentence that is learned from
-STEPS = 400
+LAYERS = 4
+STEPS = 700
 RANK = 32
 RATE = 1.5e-3
 LONGEST = 30  # CPU minutes
@@ -50,16 +52,25 @@ class Taught:
     promised: float
 
 
-def sizes_of(model: Any, batches: Sequence[ct.Batch]) -> tuple[Taught, ...]:
-    """Both halves, half of the state too, and four of six layers, joined where that loses least."""
+def sizes_of(model: Any, run: ct.Run | None, batches: Sequence[Tokens]) -> tuple[Taught, ...]:
+    """Both halves, half of the state too, and four of six layers, joined where some sentences lose least."""
     native = model.native
     maps = {"m": native.m.n // 2, "h": native.h.n // 2}
-    joined = best_steps(model, batches, 4)
+    joined = taught_sizes(run)[-1].z if run is not None else best_joined(model, batches)
     return (
         Taught("½ + ½", ct.at(**maps), 0.95),
         Taught("½ of m, h and d", ct.at(d=native.d.n // 2, **maps), 0.92),
         Taught("4 of 6 layers", ct.at(z=joined), 0.95),
     )
+
+
+def best_joined(model: Any, batches: Sequence[Tokens]) -> ct.Fixed:
+    """Of all ways to join six layers to four the one whose embeddings are closest."""
+    control = model.native.z
+    full = embedded(states_at(model, model.native), batches)
+    lengths = [one for one in itertools.product(range(1, 4), repeat=LAYERS) if sum(one) == control.steps]
+    ways = [ct.Fixed(LAYERS, control.solver, lengths=one) for one in lengths]
+    return max(ways, key=lambda way: likeness(embedded(states_at(model, ct.at(z=way)), batches), full))
 
 
 def cosine(model: Any, size: ct.Discretisation, held_out: Sequence[Tokens], full: Tensor) -> float:
@@ -79,6 +90,7 @@ class Lessons:
     """What is learned from, and what is measured on with what the full model says there."""
 
     train: Sequence[ct.Batch]
+    seen: Sequence[Tokens]  # some of them, by which layers are joined
     held_out: Sequence[Tokens]
     full: Tensor
     found: Callable[[States], float]  # docstrings found by their summary, over those that the full model finds
@@ -86,15 +98,15 @@ class Lessons:
 
 def distilled(model: Any, lessons: Lessons, quick: bool, run: Path | None) -> Iterator[Row]:
     """Rows of one run for all three sizes, before and after; none after where it was stopped before its end."""
-    sizes = sizes_of(model, lessons.train[len(lessons.train) // 2 :][:1])
-    there = run is not None and (run / "run.json").is_file()
-    for one in () if there else sizes:
+    going_on = ct.Run.open(run) if run is not None and (run / "run.json").is_file() else None
+    sizes = sizes_of(model, going_on, lessons.seen)
+    for one in sizes if going_on is None else ():
         before = cosine(model, one.at, lessons.held_out, lessons.full)
         yield Row(f"cosine without training, {one.name}: ours", before, note=str(one.at))
     steps = QUICK if quick else STEPS
     start = time.process_time()
     fitted = ct.distil(model, lessons.train, sizes=[one.at for one in sizes], steps=steps, rank=RANK, lr=RATE,
-                       run=ct.Run.open(run) if there else run, watch=lambda progress: None)  # fmt: skip
+                       run=going_on or run, watch=lambda progress: None)  # fmt: skip
     spent = (time.process_time() - start) / 60 + kept_minutes(run)
     if run is not None:
         (run / MINUTES).write_text(f"{spent}", encoding="utf-8")

@@ -30,9 +30,9 @@ class Reading:
 
 def reading_maps(operator: Operator) -> Tensor:
     """Σ of the squares of all that is multiplied with each coordinate of the state, [layers, d]."""
-    names = ("q", "k", "v") if isinstance(operator, Attention) else ("w1", "gate")
-    if isinstance(operator, Attention) and operator.cross:
-        names = ("q",)  # keys and values read another state
+    names: tuple[str, ...] = ("w1", "gate")
+    if isinstance(operator, Attention):
+        names = ("q",) if operator.cross else ("q", "k", "v")  # of cross-attention keys and values read another state
     total: Any = 0.0
     for name in names:
         field = getattr(operator, name)

@@ -12,7 +12,7 @@ from continua.errors import CheckpointError, ConfigError
 from continua.fields import Basis, ByBasis, Hold, Nodal, Parametrisation
 from continua.typing import Letter, Tensor
 
-RIDGE = 3e-2  # of the mean variance, added to every node that is kept: calibration data are few
+RIDGE = 6e-2  # of the mean variance, added to every node that is kept: calibration data are few
 HALF = torch.float16
 SINGLE = torch.float32
 STEPS = 127  # of eight bits, on either side of zero
