@@ -7,7 +7,7 @@
 One pass over 256 sentences calibrates; then two folders are written that ``transformers.AutoModel`` loads:
 
     half-maps   half of the heads and half of the feed-forward map, the embedding as wide as before
-    half-all    half of the embedding too. Calibration does nothing along d: this one needs training before it is used
+    half-all    half of the embedding too: a quarter of the maps. Its cosine says what it needs lessons for (ct.distil)
 
 BERT has heads of width d/h, so the first is written with heads that are padded by zeros: its file is larger than the
 plain model of that size (``ct.discretise``), which is what is timed in the picture.

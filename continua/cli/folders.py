@@ -1,5 +1,6 @@
 """Folders that commands read a model from, and write one to: whole, or not at all."""
 
+import json
 import os
 import shutil
 import tempfile
@@ -21,6 +22,7 @@ from continua.models.store import CONFIG, read_json
 from continua.recipes import tokens_of
 from continua.training import Run
 
+ENDS = "generation_config.json"  # where Hugging Face keeps them beside a model, and we beside one of ours
 TOKENISERS = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt")
 
 
@@ -56,10 +58,16 @@ class Opened:
         for name in TOKENISERS:
             if fault_of(self.folder / name) is None:
                 shutil.copyfile(self.folder / name, folder / name)
+        bos, eos = self.ends()
+        named = {"bos_token_id": bos, "eos_token_id": eos}
+        if named != dict.fromkeys(named):
+            known = {name: number for name, number in named.items() if number is not None}
+            (folder / ENDS).write_text(json.dumps(known, indent=1), encoding="utf-8")
 
     def ends(self) -> tuple[int | None, int | None]:
-        """The tokens that begin and end a text, as the folder of Hugging Face names them."""
-        said = read_json(self.folder / CONFIG) if self.is_hf else {}
+        """The tokens that begin and end a text, as the folder of Hugging Face named them that a model is from."""
+        place = self.folder / (CONFIG if self.is_hf else ENDS)
+        said = read_json(place) if fault_of(place) is None else {}
         return self._token(said.get("bos_token_id")), self._token(said.get("eos_token_id"))
 
     def _token(self, number: object) -> int | None:

@@ -34,9 +34,9 @@ def elastic(
     """Return a model that equals ``model`` on its own grid, and works on smaller ones.
 
     ``calibrate`` are a few hundred texts (with the model's ``tokens``) or batches. One pass collects second moments of
-    hidden coordinates and of outputs of heads; nodes are put into the order in which they matter, and at a smaller
-    size the output maps are refitted so that the nodes that are kept stand in for all. ``ranks`` says how closely the
-    moments are kept; unless given they take at most a tenth of the weights.
+    hidden coordinates, of outputs of heads and of the state; nodes are put into the order in which they matter, and at
+    a smaller size the maps that read them are refitted so that the nodes that are kept stand in for all. ``ranks`` says
+    how closely the moments are kept; unless given they take at most a tenth of the weights.
     Without ``calibrate`` nodes stay in the order they have, and a ``Calibration`` is there to be trained.
 
     >>> import torch

@@ -1,7 +1,9 @@
 """A pretrained model at other sizes, as a user types it: lift, discretise, drift."""
 
+import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ from rich.console import Console
 import continua as ct
 from continua import lab
 from continua.cli.drift import show
+from continua.cli.texts import lines_of, read_texts
+from continua.convert.tokenizer import read_tokeniser
 from continua.models import Batch
 from tests.commands import typed
 from tests.measure import gap
@@ -73,6 +77,31 @@ def test_elastic_teaches_sizes_and_its_run_is_a_model_of_any_size(bert, texts, t
     assert "done" in typed(*command, "--folder", str(run)).stdout  # nothing is left to do, and nothing is lost
 
 
+@pytest.mark.spec("B11")
+def test_elastic_goes_on_with_a_run_that_was_stopped_to_the_same_bits(bert, texts, tmp_path) -> None:
+    tokens = read_tokeniser(bert)
+    known = read_texts(texts, tokens)
+    lines = [line for line in lines_of(texts) if line not in set(known.held_out)]
+
+    def taught(name: str, until: int) -> None:
+        def stop(progress: Any) -> None:
+            if progress.step == until:
+                raise KeyboardInterrupt
+
+        sizes = [ct.at(m=16, h=2)]
+        ct.distil(ct.from_hf(bert), lines, tokens=tokens, sizes=sizes, steps=4, run=tmp_path / name, watch=stop)
+
+    taught("whole", 99)
+    taught("stopped", 2)
+    assert len(ct.Run.open(tmp_path / "stopped").history()) < 4
+    done = typed("elastic", str(bert), "--texts", str(texts), "--folder", str(tmp_path / "stopped"))
+    assert done.returncode == 0, done.stderr
+    assert "done" in done.stdout
+    whole = ct.Run.open(tmp_path / "whole").model("last").state_dict()
+    ours = ct.Run.open(tmp_path / "stopped").model("last").state_dict()
+    assert all(torch.equal(ours[name], value) for name, value in whole.items())
+
+
 def words() -> Batch:
     there = torch.ones(2, 6, dtype=torch.bool)
     there[1, 4:] = False
@@ -90,6 +119,18 @@ def test_a_lifted_folder_is_the_model_at_its_own_size_and_keeps_its_tokeniser(be
     assert sorted(path.name for path in out.parent.iterdir()) == ["lifted"], "nothing else is left there"
     again = typed("lift", str(out), str(tmp_path / "again"))
     assert (again.returncode, "is on continuous axes" in again.stderr) == (2, True)
+
+
+@pytest.mark.spec("B2", "B11")
+def test_a_lifted_folder_remembers_which_tokens_begin_and_end_a_text(tmp_path) -> None:
+    torch.manual_seed(0)
+    folder = tmp_path / "gpt"
+    ct.to_hf(ct.zoo.gpt2(vocab=10, d=16, heads=4, depth=2, context=32), folder, bos=1, eos=2)
+    assert typed("lift", str(folder), str(tmp_path / "lifted"), "--raw").returncode == 0
+    done = typed("discretise", str(tmp_path / "lifted"), str(tmp_path / "small"), "--at", "m=32", "--hf")
+    assert done.returncode == 0, done.stderr
+    said = json.loads((tmp_path / "small" / "config.json").read_text(encoding="utf-8"))
+    assert (said["bos_token_id"], said["eos_token_id"]) == (1, 2)
 
 
 @pytest.mark.spec("B2")
