@@ -6,6 +6,10 @@
 Times are CPU time of one thread for a token at batch 1, in interleaved rounds: the eager loop of ``ct.generate``, the
 session of onnxruntime (its size is fixed when it is opened), the same file with its size fed at every token, a graph of
 one step called once for each (with its embedding and readout: more than a step alone would need), and eight bits.
+
+    python benchmarks/export.py --only drafts --large RUN   # self-speculation of a model of six million parameters
+
+makes RUN by the recipe ``elastic`` where it is not there (half an hour), and times texts with and without a draft.
 """
 
 import argparse
@@ -30,6 +34,9 @@ from continua.recipes import start
 from continua.session.file import Runtime, fixed_inputs
 from continua.session.writing import Decoder, Prompt
 
+LARGE = {"d": 256, "heads": 8, "depth": 8, "batch": 8, "steps": 150}
+DRAFTS: list[dict[str, Any]] = [{"d": 128, "h": 4, "z": 4}, {"d": 128, "h": 4, "z": 2}]
+AHEAD = (4, 6, 8)
 STEPS = 300  # of the model that is trained where no run is named
 SIZES: list[dict[str, Any]] = [
     {},
@@ -150,16 +157,73 @@ def times(model: Any, session: ct.Session, small: ct.Session, rounds: int) -> li
     ]
 
 
+def drafts(run: Path, folder: Path, rounds: int) -> list[Row]:
+    """Greedy texts of a large model at batch 1, with and without a draft, in turns."""
+    if not (run / "run.json").is_file():
+        start("elastic", LARGE, run, device="cpu")
+    model = ct.load(run).eval()
+    session = ct.Session(ct.export(run, folder / "large.onnx").path, threads=1)
+    numbers = sum(own.numel() for own in model.parameters())
+    given = [session.tokens.encode(prompt)[None] for prompt in PROMPTS]
+
+    def texts(**how: Any) -> list[Any]:
+        return [session.generate(one, tokens=TOKENS, **how) for one in given]
+
+    wanted = texts()
+    ways = {
+        f"{session.at(**size).size}, {ahead} ahead": (session.at(**size), ahead) for size in DRAFTS for ahead in AHEAD
+    }
+    equal = 0
+    for helper, ahead in ways.values():
+        pairs = zip(texts(draft=helper, ahead=ahead), wanted, strict=True)
+        equal += sum(bool((a == b).all()) for a, b in pairs)
+    total = len(ways) * len(given)
+    work: dict[str, Callable[[], object]] = {"without": texts}
+    work |= {name: lambda own=own: texts(draft=own[0], ahead=own[1]) for name, own in ways.items()}
+    seen = interleaved({name: lambda run=run: cpu_seconds(run) for name, run in work.items()}, rounds, warmup=1)
+    found = {name: ratio(seen["without"], seen[name]) for name in ways}
+    best = max(found, key=lambda name: found[name].median)
+    note = f"{numbers / 1e6:.1f} M parameters, draft {best}"
+    title = "tokens a second with a draft / without, in onnxruntime, greedy, batch 1"
+    return [
+        row(title, found[best], target="≥ 1.5", held=found[best].median >= 1.5, note=note),
+        Row(f"texts that are the same with a draft, of {total}", equal, target=f"{total}", held=equal == total),
+        Row(
+            "milliseconds a token of that model without a draft",
+            1e3 * float(np.median(seen["without"])) / TOKENS / len(given),
+        ),
+    ]
+
+
 def main() -> None:
     """Export, compare, time, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", type=Path, help="an elastic run of text; without one a small model is trained")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--quick", action="store_true", help="two rounds, and no result is written")
+    parser.add_argument("--only", choices=["sizes", "drafts"], help="one part; the other rows stay")
+    parser.add_argument("--large", type=Path, help="where the large model is, or is to be trained")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    rounds = 2 if options.quick else options.rounds
+    rows: list[Row] = []
+    if options.only != "drafts":
+        rows += sizes(options.run, rounds)
+    if options.only != "sizes":
+        with tempfile.TemporaryDirectory() as folder:
+            rows += drafts(options.large or Path(folder) / "large", Path(folder), rounds)
+    table = Table("", "measured", "promised", "")
+    for line in rows:
+        table.add_row(line.name, line.shown, line.target, line.verdict)
+    Console().print(table)
+    if not options.quick:
+        named = [str(size or "native") for size in SIZES]
+        write("export", rows, part=options.only is not None, sizes=named, environment=environment())
+
+
+def sizes(run: Path | None, rounds: int) -> list[Row]:
+    """All that is measured on a small model."""
     with tempfile.TemporaryDirectory() as folder:
-        run = options.run
         if run is None:
             run = Path(folder) / "run"
             start("elastic", {"steps": STEPS}, run, device="cpu")
@@ -167,19 +231,13 @@ def main() -> None:
         whole = ct.export(run, Path(folder) / "all.onnx")
         small = ct.export(run, Path(folder) / "eight.onnx", int8=True, data=_held_out(run))
         session = ct.Session(whole.path, threads=1)
-        rows = exactness(model, session)
-        rows += times(model, session, ct.Session(small.path, threads=1), 2 if options.quick else options.rounds)
-        rows += [
+        return [
+            *exactness(model, session),
+            *times(model, session, ct.Session(small.path, threads=1), rounds),
             Row("eight bits, more held-out loss, nats a token", small.compared[0].more_loss),
             Row("eight bits, size of the file / float32", small.path.stat().st_size / whole.path.stat().st_size),
             Row("the file of all sizes", whole.path.stat().st_size / 1e6, unit="MB"),
         ]
-    table = Table("", "measured", "promised", "")
-    for line in rows:
-        table.add_row(line.name, line.shown, line.target, line.verdict)
-    Console().print(table)
-    if not options.quick:
-        write("export", rows, sizes=[str(size or "native") for size in SIZES], environment=environment())
 
 
 def _held_out(run: Path) -> torch.Tensor | None:

@@ -32,6 +32,7 @@ from continua.models.store import CONFIG, read_json
 from continua.session import About
 from continua.session.about import DECODER
 from continua.session.tokens import CHARACTERS, LIBRARY
+from continua.settings import checked
 from continua.training import Run, load
 from continua.training.run import ABOUT
 from continua.typing import Tensor
@@ -92,6 +93,7 @@ class Source:
         raise ConfigError("export takes a model", got=type(given).__name__, remedy=remedy)
 
 
+@checked
 def export(
     model: Any,
     path: str | Path,

@@ -30,8 +30,12 @@ class ExportedFile:
     threads: int | None
 
     @classmethod
-    def read(cls, path: Path, threads: int | None) -> "ExportedFile":
+    def read(cls, path: str | Path, threads: int | None) -> "ExportedFile":
         """Read a file; what is no ONNX file, damaged or of somebody else is refused."""
+        if not isinstance(path, str | Path):
+            got = type(path).__name__
+            raise ConfigError("a session opens a file", got=got, remedy='Write Session("model.onnx").')
+        path = Path(path)
         if threads is not None and threads < 1:
             raise ConfigError("a session runs on one thread or more", got=threads, remedy="Leave threads out for all.")
         try:

@@ -28,7 +28,7 @@ class Session:
     """
 
     def __init__(self, file: str | Path, *, threads: int | None = None) -> None:
-        self._file = ExportedFile.read(Path(file), threads)
+        self._file = ExportedFile.read(file, threads)
         self.size = self.about.size({}) if self.about.elastic else None
 
     @classmethod

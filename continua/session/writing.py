@@ -120,6 +120,10 @@ class Request:
 
     def check(self, about: About, length: int) -> None:
         """Refuse what has no room, or names tokens that are none."""
+        for name, number in (("tokens", self.tokens), ("seed", self.seed)):
+            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+                remedy = f"Write {name}=8."
+                raise ConfigError(f"{name} is a whole number from 0 on", got=repr(number), remedy=remedy)
         if self.tokens < 1:
             got = self.tokens
             raise ConfigError("generation writes at least one token", got=got, remedy="Give tokens=n with n ≥ 1.")

@@ -56,6 +56,19 @@ def test_a_view_is_one_size_with_everything_folded(elastic, tmp_path: Path) -> N
 
 
 @pytest.mark.spec("B2")
+def test_weights_refitted_by_data_are_written_at_one_size(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    plain = ct.zoo.gpt2(vocab=12, d=16, heads=2, depth=2, context=16).eval()
+    model = ct.elastic(plain, calibrate=[words(8, 12)])
+    made = ct.export(model, tmp_path / "native.onnx")
+    assert "One size is written" in made.notes[0]
+    view = model.at(m=32, h=1)
+    session = ct.Session(ct.export(view, tmp_path / "half.onnx").path)
+    ids = words(2, 6)
+    assert np.abs(session(ids.numpy()) - view(ids).detach().numpy()).max() < CLOSE
+
+
+@pytest.mark.spec("B2")
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "own head"])
 def test_llama_keeps_shared_keys(tied: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)

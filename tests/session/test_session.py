@@ -140,6 +140,8 @@ REFUSED: list[tuple[type[ContinuaError], str, str, Callable[[ct.Session], object
     (ConfigError, "kind decoder", "Use session.generate", lambda own: own.predict(np.zeros((1, 2)))),
     (ConfigError, "0", "n ≥ 1", lambda own: own.generate("ab", tokens=0)),
     (ConfigError, "it with top_k", "Leave them out", lambda own: own.generate("ab", top_k=3)),
+    (ConfigError, "2.5", "Write tokens=8", lambda own: own.generate("ab", tokens=2.5)),
+    (ConfigError, "-3", "Write seed=8", lambda own: own.generate("ab", tokens=2, seed=-3)),
     (ConfigError, "-1", "Use 0", lambda own: own.generate("ab", temperature=-1)),
 ]
 
@@ -174,6 +176,8 @@ def test_damaged_and_foreign_files_are_refused(file: Path, tmp_path: Path) -> No
             ct.Session(tmp_path / name).generate("ab", tokens=4)
     with refused(CheckpointError, "not a plain file", "continua export"):
         ct.Session(tmp_path)
+    with refused(ConfigError, "int", "Write Session"):
+        ct.Session(3)
     with refused(ConfigError, "0", "Leave threads out"):
         ct.Session(file, threads=0)
 

@@ -15,6 +15,7 @@ from continua.convert.onnx.compared import Compared
 from continua.convert.onnx.decoder import DecoderGraph
 from continua.convert.onnx.graph import assembled
 from continua.convert.onnx.stored import Stored, stored
+from continua.errors import ConfigError
 from continua.models import View
 from continua.session import About, Session
 from continua.session.about import DECODER
@@ -23,6 +24,7 @@ from continua.typing import Tensor
 
 SHAPES = ((2, 12), (1, 5), (3, 2), (4, 1))  # samples and tokens
 SEED = 0
+LARGEST = 2**31 - 2**20  # bytes of weights that one message of protobuf holds
 
 
 def write_decoder(model: Any, path: Path, *, elastic: bool, about: About, probe: bool, int8: bool) -> About:
@@ -30,6 +32,10 @@ def write_decoder(model: Any, path: Path, *, elastic: bool, about: About, probe:
     own = stored(model, elastic)
     about = described(model, own, replace(about, probe=probe, int8=int8))
     built = DecoderGraph(own, probe, int8).build()
+    size = sum(array.nbytes for array in built.graph.constants.values())
+    if size >= LARGEST:
+        remedy = "Export it with int8=True, or a smaller size of it."
+        raise ConfigError("an ONNX file holds less than two gigabytes", got=f"{size:,} bytes", remedy=remedy)
     path.write_bytes(assembled(built.graph, built.inputs, built.outputs, about.written()).SerializeToString())
     return about
 
