@@ -44,9 +44,9 @@ from continua.models.init import GPT2Init, initialise
 from continua.models.readout import Readout
 from continua.operators import GELU, Attention, Causal, LayerNorm, Learned, Pointwise
 from continua.optim import AdamW, ByRole, Muon
-from continua.recipes.elastic import ElasticSettings, growth, lessons
+from continua.recipes.elastic import ElasticSettings, afterwards, corrected, growth, lessons
 from continua.tasks import Characters, Text, python_source
-from continua.training import Elastic, Growth, fit
+from continua.training import Afterwards, Elastic, Growth, fit
 from continua.training.sizes import never_joined
 
 D, H, E, Z, CONTEXT, BATCH = 128, 4, 32, 4, 128, 16
@@ -119,24 +119,40 @@ def model_of(size: tuple[int, int, int], vocabulary: int, seed: int) -> Transfor
     return model
 
 
-def laws(job: Job, model: Transformer) -> tuple[Elastic | None, Growth | None]:
-    """The lessons and the growth of a training."""
+@dataclass(frozen=True)
+class Laws:
+    """The lessons of a training, its growth, and what learns afterwards."""
+
+    elastic: Elastic | None = None
+    grow: Growth | None = None
+    afterwards: Afterwards | None = None
+
+
+def laws(job: Job, model: Transformer) -> Laws:
+    """What a training teaches beside its own size."""
     if job.kind not in ("elastic", "grown"):
-        return None, None
+        return Laws()
     if not job.muon:
-        return Elastic(), None
+        return Laws(Elastic())
     grow = growth(model.native, USUAL)
-    return lessons(USUAL) if job.kind == "elastic" else None, grow
+    return Laws(lessons(USUAL), grow, afterwards(model.native, USUAL)) if job.kind == "elastic" else Laws(grow=grow)
+
+
+def prepared(job: Job, vocabulary: int) -> Transformer:
+    """The model of a training; Muon's elastic one has corrections for sizes below half."""
+    model = model_of({**SIZES, **MORE}[job.size], vocabulary, job.seed)
+    if job.kind not in ("elastic", "grown"):
+        return model
+    made = elastic(model)
+    return corrected(made, USUAL) if job.kind == "elastic" and job.muon else made
 
 
 def work(job: Job) -> dict[str, Any]:
     """Train and measure."""
     torch.set_num_threads(1)
     task = replace(task_of(), limit=WINDOWS)
-    model = model_of({**SIZES, **MORE}[job.size], task.tokens.size, job.seed)
-    if job.kind in ("elastic", "grown"):
-        model = elastic(model)
-    law, grow = laws(job, model)
+    model = prepared(job, task.tokens.size)
+    own = laws(job, model)
     start = time.process_time()
     fit(
         model,
@@ -145,10 +161,12 @@ def work(job: Job) -> dict[str, Any]:
         steps=job.steps,
         seed=job.seed,
         evaluate_every=job.steps,
-        elastic=law,
-        grow=grow,
+        elastic=own.elastic,
+        grow=own.grow,
+        afterwards=own.afterwards,
     )
     found: dict[str, Any] = {**asdict(job), "cpu": time.process_time() - start, "losses": {}}
+    found["weights"] = sum(parameter.numel() for parameter in model.parameters())
     model.eval()
     views: dict[str, Any] = {job.size: model}
     if job.kind == "elastic":
@@ -293,6 +311,15 @@ class Table:
         flops = {name: predict(model_of(size, vocabulary, 0), 1, CONTEXT).forward for name, size in SIZES.items()}
         return [Beside(name, flops[name], self.apart(name)[0]) for name in SIZES]
 
+    def stored(self) -> list[Row]:
+        """What one checkpoint holds, against a plain model of the native size."""
+        kept = self.by.get(("elastic", "native", 0, self.longer, self.muon, 1.0), {})
+        if "weights" not in kept:
+            return []
+        plain = sum(each.numel() for each in model_of(SIZES["native"], task_of().tokens.size, 0).parameters())
+        more = 100 * (kept["weights"] / plain - 1)
+        return [Row("numbers in the checkpoint, against a plain model", more, None, None, "%", "", None, f"{plain:,}")]
+
     def worst(self) -> list[Row]:
         """The worst of many sizes, against the line through the separate models over FLOPs (in logarithms)."""
         kept = self.by.get(("elastic", "native", 0, self.longer, self.muon, 1.0), {})
@@ -320,10 +347,10 @@ def times(variant: str, steps: int = 24, rounds: int = 6) -> list[Row]:
     muon = variant != OLD
     every = {**SIZES, **MORE}
     vocabulary = task_of().tokens.size
-    fits = {name: trained(model_of(every[name], vocabulary, 0), None, None, steps, muon) for name in TWELVE}
-    own = elastic(model_of(SIZES["native"], vocabulary, 0))
-    law, grow = laws(Job("elastic", "native", 0, steps, muon), own)
-    fits["ours"] = trained(own, law, grow, steps, muon)
+    fits = {name: trained(model_of(every[name], vocabulary, 0), Laws(), steps, muon) for name in TWELVE}
+    job = Job("elastic", "native", 0, steps, muon)
+    own = prepared(job, vocabulary)
+    fits["ours"] = trained(own, laws(job, own), steps, muon)
     seen = interleaved({name: lambda one=one: cpu_seconds(one) for name, one in fits.items()}, rounds, 1)
     longer = 1.0 if variant in (EQUAL, OLD) else LONGER / STEPS
     whole = [longer * value for value in seen["ours"]]
@@ -337,14 +364,13 @@ def times(variant: str, steps: int = 24, rounds: int = 6) -> list[Row]:
     ]
 
 
-def trained(
-    model: Transformer, law: Elastic | None, grow: Growth | None, steps: int, muon: bool
-) -> Callable[[], object]:
+def trained(model: Transformer, own: Laws, steps: int, muon: bool) -> Callable[[], object]:
     """A short training, to be timed."""
     task = replace(task_of(), limit=1)
     optimiser, seeds = optimiser_of(muon), itertools.count()  # a new seed draws other sizes
     return lambda: fit(model, task, optimiser=optimiser, steps=steps, seed=next(seeds), evaluate_every=steps,
-                       elastic=law, grow=grow, watch=lambda at: None)  # fmt: skip
+                       elastic=own.elastic, grow=own.grow, afterwards=own.afterwards,
+                       watch=lambda at: None)  # fmt: skip
 
 
 def percent(name: str, ours: list[float], theirs: list[float], bound: float | None, note: str) -> Row:
@@ -382,7 +408,7 @@ def main() -> None:
     if chosen.separate:
         return
     table = Table(lines, variant, seeds, steps)
-    rows = [*table.rows(), *table.worst()]
+    rows = [*table.rows(), *table.worst(), *table.stored()]
     rows += times(variant, 6, 1) if chosen.quick else [] if chosen.timeless else times(variant)
     for line in rows:
         print(f"{line.name}: {line.shown}  {line.target} {line.verdict}  {line.note}")

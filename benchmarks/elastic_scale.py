@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import torch
 from common import RESULTS, Row, environment, write
-from elastic import BATCH, CONTEXT, LONGER, STEPS, Job, laws, model_of, optimiser_of
+from elastic import BATCH, CONTEXT, LONGER, STEPS, Job, Laws, laws, model_of, optimiser_of
 
 from continua.convert import elastic
 from continua.data.corpus import cut
@@ -77,10 +77,10 @@ def work(one: Training) -> dict[str, Any]:
     torch.set_num_threads(1)
     task = replace(text_of(one.text), limit=WINDOWS)
     model = model_of(one.sizes(one.size or NATIVE), task.tokens.size, 0)
-    law, grow = None, None
+    own = Laws()
     if one.size is None:
         model = elastic(model)
-        law, grow = laws(Job("elastic", NATIVE, 0, one.taken), model)
+        own = laws(Job("elastic", NATIVE, 0, one.taken), model)  # without what learns afterwards: no size here reads it
     start = time.process_time()
     fit(
         model,
@@ -88,8 +88,8 @@ def work(one: Training) -> dict[str, Any]:
         optimiser=optimiser_of(True),
         steps=one.taken,
         evaluate_every=one.taken,
-        elastic=law,
-        grow=grow,
+        elastic=own.elastic,
+        grow=own.grow,
     )
     seconds = time.process_time() - start
     model.eval()

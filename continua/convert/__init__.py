@@ -2,7 +2,7 @@
 
 from continua.convert.calibrate import elastic
 from continua.convert.discretise import discretise
-from continua.convert.distil import distil
+from continua.convert.distil import distil, with_corrections
 from continua.convert.export import Exported, export
 from continua.convert.huggingface import from_hf, to_hf
 from continua.convert.names import Entry, Layout, NameMap
@@ -23,4 +23,5 @@ __all__ = [
     "from_hf",
     "from_torch",
     "to_hf",
+    "with_corrections",
 ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from continua.axes import Discretisation, Nested, Points, at
 from continua.config import from_plain, to_plain
@@ -22,6 +23,7 @@ from continua.models.model import Model
 from continua.models.readout import Readout
 from continua.operators import Correction
 from continua.operators.calibration import Calibration
+from continua.operators.correction import corrections_of
 from continua.optim import AdamW, ByRole
 from continua.settings import Count, NonNegative, Positive, Seed, checked
 from continua.tasks import Sentences, Unlabelled
@@ -137,9 +139,11 @@ def with_corrections(model: Any, asked: Corrections, seed: int = 0) -> Any:
     plain = to_plain(model)
     found = _corrections_in(plain)
     if found is not None:
-        if set(asked.along) - set(found["along"]):
+        if set(asked.along) - set(found["along"]) or found.get("beyond", 0.0) > asked.beyond:
             remedy = f"Teach sizes along {found['along']}, or start from the model without corrections."
-            raise ConfigError("this model has corrections along other axes", got=asked.along, remedy=remedy)
+            raise ConfigError(
+                "this model has corrections along other axes, or of other sizes", got=asked, remedy=remedy
+            )
         return model
     like = next(model.parameters())
     made = from_plain(_with(plain, to_plain(asked))).to(device=like.device, dtype=like.dtype)
@@ -154,9 +158,9 @@ def with_corrections(model: Any, asked: Corrections, seed: int = 0) -> Any:
 def frozen(model: Any) -> Any:
     """Let nothing learn but what the native size does not read; returns the model."""
     model.requires_grad_(False)
-    for module in model.modules():
-        if isinstance(module, Correction | Calibration):
-            module.requires_grad_(True)
+    gains: list[nn.Module] = [module for module in model.modules() if isinstance(module, Calibration)]
+    for module in (*gains, *corrections_of(model)):
+        module.requires_grad_(True)
     return model
 
 

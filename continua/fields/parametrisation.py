@@ -1,19 +1,21 @@
 """Parametrisations: which kind of field a model's weights are, said once for all of them."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
-from continua.axes import ALIASES, Axes, Axis, Counting, LeftEnd, Points, mass_of
+from continua.axes import ALIASES, Axes, Axis, Counting, LeftEnd, Nested, Points, mass_of
 from continua.config import from_plain, register, to_plain
 from continua.errors import ConfigError
 from continua.fields.basis import Basis
+from continua.fields.corrected import CorrectedTable
 from continua.fields.field import Expansion, Field
 from continua.fields.generated import Generated
 from continua.fields.neural import Neural, Separable
 from continua.fields.nodal import Nodal
 from continua.fields.role import TABLE, Role, Use
-from continua.settings import Count, Size
+from continua.settings import Count, NonNegative, Size
 from continua.typing import Letter
 
 
@@ -30,14 +32,35 @@ class RefitRanks:
 @register
 @dataclass(frozen=True)
 class Corrections:
-    """How many functions a correction of each map has, and the axes along which sizes are corrected."""
+    """How many functions a correction of each map has, and the axes along which sizes are corrected.
 
-    rank: Count
+    ``rank`` is one number, or one for each letter of ``along``: d h e m z, f for steps that are finer than native ones,
+    and a for sizes that are smaller along all others of them at once. ``beyond`` is how many octaves below the native
+    size they begin to be corrected: with 1, sizes from half of an axis on read nothing along it. Then gains, shifts and
+    tables are corrected too, each map along the widths it has, and what is stored is what the finest size beyond reads.
+    """
+
+    rank: Count | tuple[Count, ...]
     along: str = "dhmz"
+    beyond: NonNegative = 0.0
 
     def __post_init__(self) -> None:
-        if not self.along or set(self.along) - set("dhemz"):
-            raise ConfigError("corrections are along some of d h e m z", got=repr(self.along), remedy='Use "hm".')
+        if not self.along or set(self.along) - set("dhemzfa"):
+            raise ConfigError("corrections are along some of d h e m z f a", got=repr(self.along), remedy='Use "hm".')
+        if isinstance(self.rank, tuple) and len(self.rank) != len(self.along):
+            remedy = f"Give one number, or {len(self.along)} of them."
+            raise ConfigError("each axis of a correction has a rank", got=self.rank, remedy=remedy)
+
+    @property
+    def ranks(self) -> dict[Letter, int]:
+        """The rank along each axis."""
+        each = self.rank if isinstance(self.rank, tuple) else (self.rank,) * len(self.along)
+        return dict(zip(self.along, each, strict=True))
+
+    def cut(self, letter: Letter) -> str:
+        """The axes along which sizes that are corrected along ``letter`` are coarse; m follows d."""
+        found = "".join(k for k in self.along if k in "dhemz") if letter == "a" else letter
+        return found + "m" if "d" in found and "m" not in found else found
 
 
 @runtime_checkable
@@ -83,6 +106,10 @@ class Parametrisation(Protocol):
 
     def autonomous(self) -> "Parametrisation":
         """Return the same parametrisation without depth: fields that do not change along z."""
+        ...
+
+    def below(self, letter: Letter) -> "Parametrisation":
+        """Return the parametrisation of what ``corrections`` store for sizes along ``letter``."""
         ...
 
 
@@ -144,7 +171,21 @@ class ByBasis:
         """Counted rows times the letters' own bases; depth comes first."""
         axes = _with_rows(rows, _along(self.axes, letters, depth="z" in self.bases))
         bases = {k: Nodal(Counting(rows)) if k == "n" else self._basis(k) for k in axes}
-        return Expansion(axes, bases, std, role=role.with_rows(rows))
+        own = role.with_rows(rows)
+        asked = self.corrections
+        if asked is None or asked.beyond == 0 or "d" not in asked.along or letters != "d":
+            return Expansion(axes, bases, std, role=own)
+        coarse = {k: bases[k] if k == "n" else self.below("d")._basis(k) for k in axes}
+        return CorrectedTable(axes, bases, std, own, coarse=coarse, beyond=asked.beyond)
+
+    def below(self, letter: Letter) -> "ByBasis":
+        """The same parametrisation of what corrects sizes along ``letter``: no nodes that they cannot read."""
+        asked = self.corrections
+        plain = replace(self, corrections=None)
+        if asked is None or asked.beyond == 0:
+            return plain
+        cut = {k: _cut(self.bases[k], asked.beyond) for k in asked.cut(letter) if k in self.bases}
+        return replace(plain, bases={**self.bases, **cut})
 
     def rank(self, letter: Letter) -> float:
         """The size of the basis."""
@@ -204,6 +245,10 @@ class ByNetwork:
         """A handful of waves: networks are smooth."""
         return 8.0
 
+    def below(self, letter: Letter) -> "ByNetwork":
+        """Nothing is corrected: see ``calibrated``."""
+        return self
+
     def autonomous(self) -> "ByNetwork":
         """Leave z out of the networks' inputs."""
         return replace(self, depth=False)
@@ -211,6 +256,14 @@ class ByNetwork:
 
 def _along(axes: Axes, letters: str, depth: bool) -> dict[Letter, Axis]:
     return {letter: axes[letter] for letter in letters if letter != "z" or depth}
+
+
+def _cut(basis: Basis, beyond: float) -> Basis:
+    """The nodes of the finest grid that is more than so many octaves coarser; a basis of other functions stays."""
+    if not isinstance(basis, Nodal) or not isinstance(basis.rule, Nested | LeftEnd):
+        return basis
+    count = max(1, math.ceil(basis.size / 2**beyond) - 1)
+    return replace(basis, rule=replace(basis.rule, n=count))
 
 
 def _with_rows(rows: int, along: dict[Letter, Axis]) -> dict[Letter, Axis]:

@@ -9,6 +9,8 @@ from torch import nn
 
 from continua.axes import WIDTHS, Depths, Grids, mass_of
 from continua.fields import Corrections, Expansion, Parametrisation, kernel_std
+from continua.fields.corrected import CorrectedTable
+from continua.fields.role import VECTOR
 from continua.operators.calibration import octaves
 from continua.operators.weights import Weight
 from continua.typing import Letter, Tensor
@@ -21,6 +23,11 @@ class Map:
     out: str
     inputs: str
 
+    def among(self, along: str) -> str:
+        """The axes that it has itself, or changes over: its widths, and depth."""
+        own = f"az{self.out}{self.inputs}".replace("c", "d")
+        return "".join(k for k in along if k in own)
+
 
 class Correction(nn.Module):
     """W(x, y) ← W(x, y) + Σ_k s_k Σ_r A_kr(x) B_kr(y), with ``rank`` functions A and B of each depth for each axis k.
@@ -29,19 +36,31 @@ class Correction(nn.Module):
     step in units of the native one, ≥ 0 too: fewer steps change every layer. So a size between those that were taught
     is corrected by what lies between. On the native grid, and on finer ones, nothing is read. ``maps`` are the kernels
     by name. A new correction is zero: A is, B is not (Hu et al. 2022).
+
+    Where corrections begin ``beyond`` some octaves, s_k is less by as many, still ≥ 0; ``vectors``, gains and shifts
+    by name with their letters, become w + Σ_k s_k a_k, and a map is corrected along z and along the widths it has.
     """
 
-    def __init__(self, weights: Parametrisation, asked: Corrections, maps: Mapping[str, Map]) -> None:
+    def __init__(
+        self, weights: Parametrisation, asked: Corrections, maps: Mapping[str, Map], vectors: Mapping[str, str]
+    ) -> None:
         super().__init__()
         self.native = {letter: mass_of(weights.axes[letter]) for letter in WIDTHS}
+        self.beyond = asked.beyond
         self.maps = dict(maps)
+        self.vectors = dict(vectors) if asked.beyond else {}
         self.along = asked.along
         self.fields = nn.ModuleDict()
+        coarse = {k: weights.below(k) for k in asked.along}
         for name, own in maps.items():
+            for k in asked.along if asked.beyond == 0 else own.among(asked.along):
+                std = kernel_std(coarse[k], own.inputs)
+                rank = asked.ranks[k]
+                self.fields[_out(name, k)] = coarse[k].table(rank, f"z{own.out}", 0.0)  # type: ignore[assignment]
+                self.fields[_in(name, k)] = coarse[k].table(rank, f"z{own.inputs}", std)  # type: ignore[assignment]
+        for name, letters in self.vectors.items():
             for k in asked.along:
-                self.fields[_out(name, k)] = weights.table(asked.rank, f"z{own.out}", 0.0)  # type: ignore[assignment]
-                std = kernel_std(weights, own.inputs)
-                self.fields[_in(name, k)] = weights.table(asked.rank, f"z{own.inputs}", std)  # type: ignore[assignment]
+                self.fields[_vector(name, k)] = coarse[k].field(f"z{letters}", role=VECTOR)  # type: ignore[assignment]
 
     def draw(self, generator: torch.Generator) -> None:
         """Start anew: functions B at random, A zero."""
@@ -51,14 +70,21 @@ class Correction(nn.Module):
 
     def sizes(self, grids: Grids) -> dict[Letter, float]:
         """s_k of the axes along which sizes are corrected and this one is not the native one."""
-        found = {**octaves(self.native, grids), "z": _fewer_steps(grids.z)}
-        return {k: found[k] for k in self.along if found[k] != 0.0}
+        longer = _octaves_of_steps(grids.z)
+        found = {**octaves(self.native, grids), "z": max(0.0, longer)}
+        made = {k: found[k] if self.beyond == 0 else max(0.0, found[k] - self.beyond) for k in self.along if k in found}
+        made |= {"f": max(0.0, -longer), "a": min(made.values(), default=0.0)}
+        return {k: made[k] for k in self.along if made[k] != 0.0}
 
     def weights(self, grids: Grids) -> dict[str, Weight]:
         """What is to be read beside the operator's own weights."""
         made = {}
         for k in self.sizes(grids):
+            for name, letters in self.vectors.items():
+                made[_vector(name, k)] = Weight(self.fields[_vector(name, k)], then=_merged(letters))  # type: ignore[arg-type]
             for name, own in self.maps.items():
+                if _out(name, k) not in self.fields:
+                    continue
                 made[_out(name, k)] = Weight(self.fields[_out(name, k)], then=_merged(own.out))  # type: ignore[arg-type]
                 kernel = self.fields[_in(name, k)]
                 made[_in(name, k)] = Weight(kernel, own.inputs, _merged(own.inputs))  # type: ignore[arg-type]
@@ -68,6 +94,9 @@ class Correction(nn.Module):
         """Add what was read to the kernels that it belongs to."""
         made = {name: value for name, value in values.items() if name not in self.fields}
         for k, size in self.sizes(grids).items():
+            for name in self.vectors:
+                if name in made and _vector(name, k) in values:
+                    made[name] = made[name] + size * values[_vector(name, k)]
             for name in self.maps:
                 if name in made and _out(name, k) in values:
                     made[name] = made[name] + size * (values[_out(name, k)].mT @ values[_in(name, k)])
@@ -76,6 +105,10 @@ class Correction(nn.Module):
 
 def _out(name: str, k: Letter) -> str:
     return f"{name} out by {k}"
+
+
+def _vector(name: str, k: Letter) -> str:
+    return f"{name} by {k}"
 
 
 def _in(name: str, k: Letter) -> str:
@@ -87,16 +120,19 @@ def _merged(letters: str) -> Callable[[Tensor], Tensor] | None:
     return (lambda values: values.flatten(-2)) if len(letters) == 2 else None
 
 
-def _fewer_steps(steps: Depths | None) -> float:
-    """log2 of the mean step, zero where steps are as short as native ones, or not known."""
+def _octaves_of_steps(steps: Depths | None) -> float:
+    """log2 of the mean step in units of the native one, zero where steps are not known."""
     if steps is None or not steps.lengths:
         return 0.0
-    return max(0.0, math.log2(sum(steps.lengths) / len(steps.lengths)))
+    return math.log2(sum(steps.lengths) / len(steps.lengths))
 
 
-def correction(weights: Parametrisation, maps: Mapping[str, Map]) -> Correction | None:
+def correction(
+    weights: Parametrisation, maps: Mapping[str, Map], vectors: Mapping[str, str] | None = None
+) -> Correction | None:
     """A correction where the parametrisation asks for one."""
-    return None if weights.corrections is None else Correction(weights, weights.corrections, maps)
+    asked = weights.corrections
+    return None if asked is None else Correction(weights, asked, maps, vectors or {})
 
 
 def corrected_by(own: Correction | None, grids: Grids) -> dict[str, Weight]:
@@ -107,3 +143,9 @@ def corrected_by(own: Correction | None, grids: Grids) -> dict[str, Weight]:
 def corrected(own: Correction | None, values: dict[str, Tensor], grids: Grids) -> dict[str, Tensor]:
     """The values with the correction added, if there is one."""
     return values if own is None else own.fold(values, grids)
+
+
+def corrections_of(model: nn.Module) -> list[nn.Module]:
+    """All that a model reads at corrected sizes alone: its corrections, and those of its tables."""
+    found: list[nn.Module] = [module for module in model.modules() if isinstance(module, Correction)]
+    return found + [module.below for module in model.modules() if isinstance(module, CorrectedTable)]

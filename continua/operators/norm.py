@@ -14,6 +14,7 @@ from continua.fields import Parametrisation
 from continua.fields.role import GAIN, SHIFT
 from continua.flow.vectorfield import Bound
 from continua.operators.calibration import Target, calibration, extra, folded
+from continua.operators.correction import corrected, corrected_by, correction
 from continua.operators.operator import Context, Note, Operands, Operator, local, read_late
 from continua.operators.weights import Sampled, Weight, Weights, sample
 from continua.typing import Args, Tensor, VectorFunction
@@ -75,12 +76,21 @@ class Affine(Operator):
         if shift:
             targets["shift"] = Target(SHIFT, "d")
         self.calibration = calibration(weights, targets)
+        asked = weights.corrections
+        beyond = asked is not None and asked.beyond > 0  # elsewhere a calibration serves
+        self.correction = correction(weights, {}, dict.fromkeys(targets, "d")) if beyond else None
 
     def read(self, grids: Grids, late: bool = False) -> Sampled:
         """Scale and shift."""
-        weights = {"scale": Weight(self.scale), "shift": Weight(self.shift), **extra(self.calibration, grids)}
+        weights = {
+            "scale": Weight(self.scale),
+            "shift": Weight(self.shift),
+            **extra(self.calibration, grids),
+            **corrected_by(self.correction, grids),
+        }
 
         def finish(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
+            values = corrected(self.correction, values, grids)
             return self.finish(folded(self.calibration, values, grids, depths))
 
         return sample(grids, weights, late, finish)

@@ -104,7 +104,8 @@ class Pointwise(Operator):
         self.refit = refit(weights, "m", rank="m", centred=bias)
         self.state_refit = refit(weights, "c", rank="d", centred=bias and not gated)
         maps = {"w1": Map("m", "c"), "gate": Map("m", "c"), "w2": Map("d", "m")}
-        self.correction = correction(weights, maps if gated else {name: maps[name] for name in ("w1", "w2")})
+        own = maps if gated else {name: maps[name] for name in ("w1", "w2")}
+        self.correction = correction(weights, own, {"b1": "m", "b2": "d"} if bias else {})
         self.w1 = kernel(weights, "zmc", inputs="c")
         self.gate = kernel(weights, "zmc", inputs="c") if gated else None
         self.w2 = kernel(weights, "zdm", inputs="m", gain=gain, is_output=True)

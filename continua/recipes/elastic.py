@@ -1,18 +1,25 @@
 """Elastic text: one checkpoint for every width, number of heads and depth."""
 
+import itertools
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 
 from continua.axes import Discretisation, at
 from continua.convert import elastic as made_elastic
+from continua.convert import with_corrections
+from continua.fields import Corrections
 from continua.models import GPT2Init, initialise
 from continua.optim import AdamW, ByRole, Muon
 from continua.recipes.recipe import Bundle, shipped
 from continua.recipes.text import TextSettings, text
 from continua.settings import Count, NonNegative, PartialShare, Share, checked
-from continua.training import Elastic, Growth, Stage
+from continua.training import Afterwards, Elastic, Growth, Stage
+from continua.training.sizes import native_sizes
 
+RANKS = {"d": 3 / 16, "h": 1 / 16, "z": 3 / 32, "a": 1 / 4, "f": 0.0}  # of corrections, as shares of the width
+SMALLEST = 28  # how often a quarter of everything is listed beside the other sizes below half
 QUARTER_RATE = 0.5  # of the learning rates: a weight of a quarter of everything counts for many
 
 
@@ -25,7 +32,9 @@ class ElasticSettings(TextSettings):
     ``coarse`` and ``half`` are shares of all steps: until the first a quarter of everything is trained, until the
     second half of everything, until the third half of the width or half of the depth in turn, then the native size
     with lessons for others; three zeros do not grow. ``draws``, ``parts``, ``start``, ``deep``, ``joined``,
-    ``quarters`` and ``share`` (there ``weight``) are those of ``training.Elastic``.
+    ``quarters`` and ``share`` (there ``weight``) are those of ``training.Elastic``. ``afterwards`` times as many steps
+    follow in which sizes below half, and twice the steps, learn by corrections that no other size reads; 0 leaves them
+    and the corrections out.
     """
 
     lr: NonNegative = 4e-3
@@ -40,6 +49,7 @@ class ElasticSettings(TextSettings):
     deep: Share = 0.2
     joined: Share = 0.5
     quarters: Share = 0.0
+    afterwards: NonNegative = 1.0
 
 
 @shipped
@@ -48,9 +58,10 @@ def elastic(settings: ElasticSettings) -> Bundle:
     own = {f.name: getattr(settings, f.name) for f in fields(TextSettings)}
     bundle = text(TextSettings(**{**own, "discrete": True}))
     initialise(bundle.model, GPT2Init(), torch.Generator().manual_seed(settings.weights))
-    model = made_elastic(bundle.model)
+    model = corrected(made_elastic(bundle.model), settings)
     grow = growth(model.native, settings)
-    training = replace(bundle.training, steps=1300, elastic=lessons(settings), grow=grow)
+    later = afterwards(model.native, settings)
+    training = replace(bundle.training, steps=1300, elastic=lessons(settings), grow=grow, afterwards=later)
     return replace(bundle, model=model, optimiser=optimiser(settings), training=training)
 
 
@@ -86,3 +97,31 @@ def growth(native: Discretisation, settings: ElasticSettings) -> Growth | None:
     )
     stages = tuple(stage for stage in plan if stage.until > 0)
     return Growth(stages) if stages else None
+
+
+def corrected(model: Any, settings: ElasticSettings) -> Any:
+    """The model with corrections of sizes below half, and of finer steps; ranks are shares of the width."""
+    full = native_sizes(model)
+    along = "".join(k for k, n in full.items() if n > 2 * max(1, n // 4))
+    if settings.afterwards == 0 or not along:
+        return model
+    along += "af" if len(along) > 1 else "f"
+    ranks = tuple(max(1, round(RANKS[k] * full["d"])) for k in along)
+    return with_corrections(model, Corrections(ranks, along, beyond=1.0), settings.weights)
+
+
+def afterwards(native: Discretisation, settings: ElasticSettings) -> Afterwards | None:
+    """A quarter of everything most often, then the other sizes below half, and now and then twice the steps."""
+    full = {"d": native.d.n, "h": native.h.n, "z": native.z.steps}  # type: ignore[union-attr]
+    some = {k: sorted({max(1, n // 4), max(1, n // 2), n}) for k, n in full.items()}
+    some["d"] = sorted({*some["d"], max(1, 3 * full["d"] // 8)})
+    every = [dict(zip(full, sizes, strict=True)) for sizes in itertools.product(*some.values())]
+    below = [sizes for sizes in every if any(2 * sizes[k] < n for k, n in full.items())]
+    if settings.afterwards == 0 or not below:
+        return None
+    smallest = {k: sizes[0] for k, sizes in some.items()}
+    drawn = [at(**sizes) for sizes in (*[smallest] * SMALLEST, *below)]
+    own = ByRole(
+        AdamW(2 * settings.lr, decay=0.0), table=Muon(1.5 * settings.matrix_lr) if settings.matrix_lr else None
+    )
+    return Afterwards(settings.afterwards, (*drawn, at(z=2 * full["z"])), own)

@@ -1,5 +1,6 @@
 """Training: objectives, penalties, the loop, and runs that cannot be lost."""
 
+from continua.training.afterwards import Afterwards
 from continua.training.discretisations import Always, Discretisations
 from continua.training.elastic import Elastic
 from continua.training.fit import Fitted, fit, train
@@ -28,6 +29,7 @@ from continua.training.size_laws import ByGap, Diagonal, LearningPlan
 from continua.training.sizes import Lesson, LessonPlan, SizeLaw, SmallerSizes
 
 __all__ = [
+    "Afterwards",
     "Always",
     "AnswerImitation",
     "AsMade",

@@ -13,6 +13,7 @@ from continua.errors import ConfigError
 from continua.flow import Adjoint
 from continua.optim import ByRole, Cosine, Schedule
 from continua.tasks import Task, as_task
+from continua.training.afterwards import Afterwards
 from continua.training.discretisations import Discretisations
 from continua.training.distributed import World, joined
 from continua.training.elastic import Elastic
@@ -48,6 +49,7 @@ def fit(
     at: Discretisation | Discretisations | None = Training.at,
     elastic: Elastic | None = Training.elastic,
     grow: Growth | None = Training.grow,
+    afterwards: Afterwards | None = Training.afterwards,
     compile: bool = Training.compile,
     sharded: bool = Training.sharded,
     tensorboard: bool = Training.tensorboard,
@@ -72,6 +74,7 @@ def fit(
         at=at,
         elastic=elastic,
         grow=grow,
+        afterwards=afterwards,
         compile=compile,
         sharded=sharded,
         tensorboard=tensorboard,

@@ -2,7 +2,6 @@
 
 import math
 import time
-import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from continua.models.store import description
 from continua.optim import ByRole, Optimisers, Schedule, clip
 from continua.tasks import Example, Score, Task, generator_for
 from continua.training import checkpoint
+from continua.training.afterwards import refuse_other_ending
 from continua.training.board import Board
 from continua.training.compiled import Compiled, compiling, refuse_uncompilable
 from continua.training.discretisations import Always, discretisations
@@ -26,6 +26,7 @@ from continua.training.interrupt import Interrupt
 from continua.training.objective import Objective, Whole
 from continua.training.penalty import penalties as as_penalties
 from continua.training.progress import Bar, Closing, OnProgress, Progress, wrong
+from continua.training.recalling import newest_checkpoint, other_optimiser, refuse_misfit
 from continua.training.run import Run
 from continua.training.settings import Training
 from continua.training.size_laws import heard, kept, recalled
@@ -47,21 +48,6 @@ class Fitted:
     ended: str
     run: Run | None = None
     kept: bool = True
-
-
-def refuse_misfit(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> None:
-    """Say which weights of a checkpoint are not those of the model that is to go on."""
-    remedy = "Leave what makes the model (its sizes and kinds) as it was, or start a new run for another one."
-    for name in dict.fromkeys([*wanted, *found]):
-        shapes = [list(tensors[name].shape) if name in tensors else "none" for tensors in (found, wanted)]
-        if shapes[0] != shapes[1]:
-            got = f"{name}: {shapes[0]} in the checkpoint, {shapes[1]} in the model"
-            raise RunError("the weights of this run do not fit these settings", got=got, remedy=remedy)
-
-
-def _other_optimiser(problem: Exception) -> RunError:
-    remedy = "Go on with the optimiser it was started with, or start a new run."
-    return RunError("this run was started with another optimiser", got=repr(problem), remedy=remedy)
 
 
 def _reseed(seed: int, device: torch.device) -> None:
@@ -110,6 +96,9 @@ class Loop:
             refuse_uncompilable(self.model, training, self.optimisers)
             self.objective.compiled = Compiled(self.model)
         self.growing = growing(training, self.model, self.optimisers, self.task)
+        self.first = self.optimisers  # of all steps but those afterwards
+        after = training.afterwards
+        self.correcting = None if after is None else after.over(self.model, training.steps)
         if not self._recall() and self.folder is not None and self.world.leads and not self.folder.is_new:
             self.folder.forget_after(0)
         self.model.train()
@@ -121,6 +110,7 @@ class Loop:
         finally:
             self.model.execution.check = checked
             self.draws.restore()
+            self._finish_correcting()
             for shown in (self.watch, self.board):
                 if isinstance(shown, Closing):
                     shown.close()
@@ -133,7 +123,7 @@ class Loop:
         try:
             if self.at.unmeasured is not None:
                 self._after(self.at.unmeasured, wrong(self.at.unmeasured))
-            while self.at.step < training.steps and ended == "done":
+            while self.at.step < training.total and ended == "done":
                 if training.patience is not None and self.at.waited >= training.patience:
                     ended = "stopped early"
                 elif self._step():
@@ -166,6 +156,8 @@ class Loop:
             self.growing.advance(step)
             self.between = True
             example = self.growing.thinned(self.task, example, step)
+        if self.correcting is not None and self.correcting.is_due(step) and not self.correcting.begun:
+            self.optimisers = self.correcting.begin()
         with self.world.reaching():
             terms = self._gradients(example, step)
         asked = terms.pop("asked", 0.0) > 0
@@ -176,8 +168,7 @@ class Loop:
         if not (math.isfinite(norm) and all(map(math.isfinite, terms.values()))):
             self._refuse(step, loss)
             return asked
-        factor = self.schedule.factor((step + 1) * example.samples, training.steps * example.samples)
-        factor *= 1.0 if self.growing is None else self.growing.rate
+        factor = self._factor(step, example.samples)
         self.between = False
         self._update(factor)
         heard(self.sizes, self.objective.lessons, terms)
@@ -191,6 +182,14 @@ class Loop:
         self._after(line, loss)
         return asked
 
+    def _factor(self, step: int, samples: int) -> float:
+        """Of the learning rates; steps afterwards have the schedule to themselves."""
+        own = self.correcting
+        if own is not None and own.begun:
+            return self.schedule.factor((step + 1 - own.begins) * samples, own.steps * samples)
+        factor = self.schedule.factor((step + 1) * samples, self.training.steps * samples)
+        return factor if self.growing is None else factor * self.growing.rate
+
     def _update(self, factor: float) -> None:
         """Step the optimisers; what a checkpoint kept of other ones does not serve these."""
         try:
@@ -198,7 +197,7 @@ class Loop:
         except (KeyError, AttributeError, TypeError) as problem:
             if self.saved < 0 or self.at.step != self.saved:
                 raise
-            raise _other_optimiser(problem) from problem
+            raise other_optimiser(problem) from problem
 
     def _begin(self) -> None:
         """With the first step done the run is what it was planned to be: from here on its folder is written."""
@@ -230,7 +229,10 @@ class Loop:
             self.objective.places = self.where.draw(step, generator_for("at", training.seed, step))
         if self.growing is not None:
             self.objective.places = ((self.growing.place(step), 1.0),)
-        if self.sizes is not None and (self.growing is None or self.growing.is_done):
+        if self.correcting is not None and self.correcting.begun:
+            self.objective.places = ((self.correcting.place(training.seed, step), 1.0),)
+            self.objective.lessons = ()
+        elif self.sizes is not None and (self.growing is None or self.growing.is_done):
             self.objective.lessons = self.sizes.draw(step / training.steps, generator_for("size", training.seed, step))
         self.optimisers.zero_grad()
         totals: dict[str, torch.Tensor] = {}
@@ -262,7 +264,7 @@ class Loop:
         """Measure, write and show what is due at this step."""
         done = self.at.step
         training = self.training
-        last = done == training.steps
+        last = done == training.total
         improved = False
         scores: dict[str, float] = {}
         if last or done % training.evaluate_every == 0:
@@ -270,7 +272,8 @@ class Loop:
             score = self._evaluate()
             self.at.unmeasured = None
             scores = {f"validation_{name}": value for name, value in score.values.items()}
-            improved = score.main < self.at.best
+            corrected = self.correcting is not None and self.correcting.begun  # what is measured stays as it was
+            improved = score.main < self.at.best or (corrected and score.main == self.at.best)
             self.at.best = score.main if improved else self.at.best
             self.at.waited = 0 if improved else self.at.waited + 1
         line.update(scores)
@@ -281,7 +284,7 @@ class Loop:
             main = dict(list(scores.items())[:1])
             self.watch(
                 Progress(
-                    done, training.steps, loss, {k.replace("validation_", "held-out "): v for k, v in main.items()}
+                    done, training.total, loss, {k.replace("validation_", "held-out "): v for k, v in main.items()}
                 )
             )
 
@@ -295,7 +298,7 @@ class Loop:
                 note = f"step {self.at.step} could not be measured: {failed}"
         self._log({"step": self.at.step, "note": note})
         if self.world.leads:
-            self.watch(Progress(self.at.step, self.training.steps, math.nan, {}, note))
+            self.watch(Progress(self.at.step, self.training.total, math.nan, {}, note))
         return Score({"loss": math.nan})
 
     def _measured(self) -> Any:
@@ -316,11 +319,12 @@ class Loop:
             return
         tensors, plain = self.optimisers.state()
         grown = {} if self.growing is None else {"growth": self.growing.plain()}
+        corrected = {} if self.correcting is None else {"afterwards": self.correcting.plain()}
         state = {
             "model": whole(self.model.state_dict()),  # every process takes part in gathering
             "optimiser": (whole(tensors), plain),
             "config": description(self.model),
-            "progress": {**self.at.plain(), **grown, **kept(self.sizes)},
+            "progress": {**self.at.plain(), **grown, **corrected, **kept(self.sizes)},
         }
         written = self.world.leads and self.folder.save(self.at.step, state, improved)
         if self.world.told(int(written)):
@@ -330,16 +334,20 @@ class Loop:
     def _recall(self) -> bool:
         """Go to the newest whole checkpoint, if there is one."""
         folder = self.folder
-        path = None if folder is None else self._newest(folder)
+        path = None if folder is None else newest_checkpoint(folder, self.world)
         if folder is None or path is None:
             return False
         like = dict(self.model.named_parameters())
         progress = checkpoint.read_text(path, "progress")
         at = State.of(progress)
         refuse_other_growth(self.growing, progress.get("growth"), at.step)
+        refuse_other_ending(self.correcting, progress.get("afterwards"))
         tensors = checkpoint.read_tensors(path, "model")
         refuse_misfit(tensors, self.model.state_dict())
         self.model.load_state_dict(spread(tensors, like))
+        self._finish_correcting()
+        if self.correcting is not None and progress.get("afterwards", {}).get("begun"):
+            self.optimisers = self.correcting.begin()
         self._load_optimisers(path, like)
         if self.growing is not None:
             self.growing.recall(progress["growth"])
@@ -352,18 +360,11 @@ class Loop:
         self.history = [line for line in folder.history() if line["step"] <= self.at.step]
         return True
 
-    def _newest(self, folder: Run) -> Path | None:
-        """The checkpoint that the leading process finds whole."""
-        step = -1
-        if self.world.leads and not folder.is_new:
-            path = folder.newest()
-            try:
-                checkpoint.set_aside(folder.checkpoints, path)
-            except OSError as problem:
-                warnings.warn(f"a damaged checkpoint could not be set aside ({problem}).", stacklevel=2)
-            step = -1 if path is None else checkpoint.step_of(path)
-        step = self.world.told(step)
-        return None if step < 0 else checkpoint.place(folder.checkpoints, step)
+    def _finish_correcting(self) -> None:
+        """Let all weights learn again, by the optimisers of before."""
+        if self.correcting is not None and self.correcting.begun:
+            self.correcting.end()
+            self.optimisers = self.first
 
     def _load_optimisers(self, path: Path, like: Mapping[str, torch.Tensor]) -> None:
         tensors = checkpoint.read_tensors(path, "optimiser")
@@ -372,7 +373,7 @@ class Loop:
         try:
             made.load(spread(tensors, shapes), checkpoint.read_text(path, "optimiser"))
         except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as problem:
-            raise _other_optimiser(problem) from problem
+            raise other_optimiser(problem) from problem
 
     def _refuse(self, step: int, loss: float) -> None:
         """A step that is not finite: pass over it; after some of them go back; after that give up."""
@@ -393,4 +394,4 @@ class Loop:
             note = f"{SKIPS + 1} bad steps in a row: back to step {self.at.step}, with other data"
         self._log({"step": self.at.step, "note": note})
         if self.world.leads:
-            self.watch(Progress(self.at.step, self.training.steps, loss, {}, note))
+            self.watch(Progress(self.at.step, self.training.total, loss, {}, note))

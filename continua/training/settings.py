@@ -9,6 +9,7 @@ from continua.config import register
 from continua.errors import ConfigError, nearest
 from continua.flow import Adjoint
 from continua.settings import Count, Positive, Seed
+from continua.training.afterwards import Afterwards
 from continua.training.discretisations import Discretisations, discretisations
 from continua.training.elastic import Elastic
 from continua.training.growth import Growth
@@ -29,7 +30,8 @@ class Training:
     and held-out data are computed, a tolerance instead of steps among them (None: the native one); one that is drawn
     anew at every step (``Discretisations``) serves the loss alone, and held-out data are measured on the native one.
     ``elastic`` lets other sizes learn beside the native one. ``grow`` begins on coarse grids: the loss and held-out
-    data are computed on those of its stage, and other sizes learn when the native one is reached. ``compile`` runs the
+    data are computed on those of its stage, and other sizes learn when the native one is reached. ``afterwards`` are
+    more steps, in which corrections alone learn. ``compile`` runs the
     model through ``torch.compile``, forward and backward; where steps are searched for, the field alone. ``sharded``
     shards weights among processes instead of copying them. ``tensorboard`` draws the history as curves, into the run's
     folder ``curves``. ``time_limit`` is how many seconds processes wait for one of them that does not answer any more.
@@ -47,6 +49,7 @@ class Training:
     at: Discretisation | Discretisations | None = None
     elastic: Elastic | None = None
     grow: Growth | None = None
+    afterwards: Afterwards | None = None
     compile: bool = False
     sharded: bool = False
     tensorboard: bool = False
@@ -57,9 +60,17 @@ class Training:
         if self.grow is not None and self.at is not None:
             remedy = "Leave at out, or say it as the sizes of a stage."
             raise ConfigError("grow says where the loss is computed", got=f"at={self.at} too", remedy=remedy)
+        if self.afterwards is not None and (self.patience is not None or self.sharded):
+            remedy = "Leave patience out, and weights whole (sharded=False)."
+            raise ConfigError("corrections learn after all steps, on whole weights", got=self, remedy=remedy)
         if self.precision not in PRECISIONS:
             remedy = nearest(self.precision, list(PRECISIONS))
             raise ConfigError("this precision is not known", got=self.precision, remedy=remedy)
+
+    @property
+    def total(self) -> int:
+        """All steps, those afterwards among them."""
+        return self.steps if self.afterwards is None else self.steps + self.afterwards.steps(self.steps)
 
     @property
     def autocast(self) -> torch.dtype | None:

@@ -149,7 +149,7 @@ class Attention(Operator):
         self.refit = None if density else refit(weights, "he", rank="h", centred="o" in bias)
         # keys and values of another state say nothing of this one
         self.state_refit = None if cross else refit(weights, "c", rank="d", centred={"q", "k", "v"} <= set(bias))
-        self.correction = correction(weights, _maps(groups))
+        self.correction = correction(weights, _maps(groups), _vectors(groups, bias))
 
     def rho(self, grids: Grids) -> Tensor | None:
         """ρ(z, h) ≥ 0 with ∫ρ dμ(h) = mass(h): the normalised exponential of a field, or ``None`` for ρ = 1."""
@@ -321,6 +321,12 @@ def _maps(groups: int | None) -> dict[str, Map]:
     """The maps that are corrected; keys and values that heads share stay."""
     own = {"q": Map("he", "c"), "o": Map("d", "he")}
     return own if groups is not None else {**own, "k": Map("he", "c"), "v": Map("he", "c")}
+
+
+def _vectors(groups: int | None, bias: tuple[str, ...]) -> dict[str, str]:
+    """The shifts that are corrected; those of shared keys and values stay."""
+    own = {"q": "he", "o": "d"} if groups is not None else {"q": "he", "k": "he", "v": "he", "o": "d"}
+    return {f"b{name}": letters for name, letters in own.items() if name in bias}
 
 
 def _grouped(weights: Parametrisation, groups: int | None) -> Parametrisation:
