@@ -10,6 +10,8 @@ from continua.config import from_plain, to_plain
 from continua.fields import Corrections, RefitRanks
 from continua.flow import Direct, Fixed, SaveAt
 from continua.models import load
+from continua.optim import AdamW, ByRole, Muon
+from continua.training import Afterwards
 from tests import cases
 from tests.cases import BASES, INTERPOLATIONS, INTERVALS, MASKS, MODELS, RANDOM_RULES, RULES, SOLVERS, made
 
@@ -28,6 +30,8 @@ FROZEN = [
     *cases.ACTIVATIONS,
     RefitRanks(m=4, h=3, d=2),
     Corrections(3, along="hm"),
+    Corrections((3, 2, 1), along="dzf", beyond=1.0),
+    Afterwards(0.5, (at(d=4, z=1), at(h=1)), ByRole(AdamW(1e-2), table=Muon(0.03))),
     Profile(5, sizes=(5, 2, 3)),
     *cases.SAMPLINGS,
     *cases.SCHEMES,

@@ -91,11 +91,13 @@ BY_HAND: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 # kinds of later versions: an older library is not asked for them
 LATER: tuple[dict[str, Any], ...] = (
+    {"kind": "Afterwards", "share": 0.5, "sizes": [SIZE]},
     {"kind": "AnswerImitation", "distil": 1.0},
     {"kind": "AsMade"},
     {"kind": "ByGap", "sizes": [SIZE], "draws": 1, "parts": 2, "start": 0.1, "power": 1.0, "memory": 0.8, "even": 0.25},
     {"kind": "Copied", "letters": "dz", "noise": 0.3},
     {"kind": "Corrections", "rank": 2, "along": "hm"},
+    {"kind": "Corrections", "rank": [2, 1], "along": "df", "beyond": 1.0},
     {"kind": "Diagonal", "shares": [0.25, 0.5], "draws": 1, "parts": 2, "start": 0.1},
     {"kind": "EmbeddingImitation"},
     {"kind": "Growth", "stages": [{"kind": "Stage", "sizes": [SIZE], "until": 0.4}]},
