@@ -87,6 +87,7 @@ MODULES = {
     "optim.stiefel": "RiemannianAdam",
     "tasks.series": "Scale",
     "training.discretisations": "Always",
+    "training.afterwards": "Afterwards",
     "training.elastic": "Elastic",
     "training.growth": "Growth Stage",
     "training.imitation": "AnswerImitation EmbeddingImitation",

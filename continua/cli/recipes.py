@@ -70,7 +70,7 @@ def outlook(bundle: Bundle, seconds: float, folder: Path) -> Iterator[str]:
     count = sum(parameter.numel() for parameter in weights)
     size = sum(parameter.numel() * parameter.element_size() for parameter in weights)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    steps = bundle.training.steps
+    steps = bundle.training.total
     yield f"model       {count:,} parameters, {readable(size)}"
     yield f"size        {bundle.model.native}"
     yield f"steps       {steps:,}, evaluated every {bundle.training.evaluate_every:,}"

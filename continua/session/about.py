@@ -38,7 +38,8 @@ class About:
     """Everything beside the graph that a session needs.
 
     ``native`` are the sizes of a decoder, ``steps`` the steps of each smaller number of them; a file that is not
-    ``elastic`` has the native size alone. ``groups`` are heads of keys and values. ``tokens`` describes the tokeniser,
+    ``elastic`` has the native size alone. ``smallest`` are sizes below which it does not go, where one node is not
+    enough. ``groups`` are heads of keys and values. ``tokens`` describes the tokeniser,
     ``context`` is how many tokens fit.
     """
 
@@ -46,6 +47,7 @@ class About:
     elastic: bool = False
     native: Mapping[str, int] = field(default_factory=dict)
     steps: Mapping[str, Steps] = field(default_factory=dict)
+    smallest: Mapping[str, int] = field(default_factory=dict)
     groups: int | None = None
     vocab: int | None = None
     context: int | None = None
@@ -85,8 +87,9 @@ class About:
         if "d" in sizes and "m" not in sizes:
             wish["m"] = max(1, round(native["m"] * wish["d"] / native["d"]))
         for k, n in wish.items():
-            if not 1 <= n <= native[k]:
-                remedy = f"Choose {k} from 1 to {native[k]}."
+            least = 1 if k == "m" and "m" not in sizes else self.smallest.get(k, 1)
+            if not least <= n <= native[k]:
+                remedy = f"Choose {k} from {least} to {native[k]}{self._otherwise(k)}."
                 raise ConfigError(f"this file has {native[k]} nodes of {k}", got=f"{k}={n}", remedy=remedy)
         if wish["d"] == 1 and native["d"] > 1:
             raise ConfigError("a norm leaves nothing of a width of one", got="d=1", remedy="Use d=2 or more.")
@@ -106,18 +109,24 @@ class About:
             remedy = "Export the elastic model itself, not one view of it."
             raise ConfigError("this file has one size", got=got, remedy=remedy)
 
+    def _otherwise(self, letter: str) -> str:
+        """What serves sizes that a file does not go down to."""
+        return ", or export that size: model.at(…)" if self.smallest.get(letter, 1) > 1 else ""
+
     def _steps(self, z: int | tuple[int, ...]) -> Steps:
         if isinstance(z, int):
             if str(z) not in self.steps:
-                most = max(map(int, self.steps))
-                raise ConfigError(
-                    f"this file has up to {most} steps", got=f"z={z}", remedy=f"Choose z from 1 to {most}."
-                )
+                known = sorted(map(int, self.steps))
+                remedy = f"Choose z from {known[0]} to {known[-1]}{self._otherwise('z')}."
+                raise ConfigError(f"this file has up to {known[-1]} steps", got=f"z={z}", remedy=remedy)
             return self.steps[str(z)]
         total = sum(z)
         native = self.native["z"]
         if min(z) < 1 or total != native:
             remedy = f"Give whole lengths that add up to {native}."
             raise ConfigError(f"joined steps walk the {native} native ones", got="+".join(map(str, z)), remedy=remedy)
+        if len(z) < self.smallest.get("z", 1):
+            remedy = f"Take {self.smallest['z']} steps or more{self._otherwise('z')}."
+            raise ConfigError("this file has no fewer steps", got="+".join(map(str, z)), remedy=remedy)
         starts = [sum(z[:i]) for i in range(len(z))]
         return tuple((start, float(length)) for start, length in zip(starts, z, strict=True))

@@ -10,11 +10,14 @@ import torch
 
 import continua as ct
 from continua.axes import taken_first
+from continua.convert import with_corrections
 from continua.convert.onnx import decoders
 from continua.errors import ConfigError, ShapeError
+from continua.fields import Corrections
 from continua.models import Pass
 from continua.models.patches import Pixels
 from continua.operators import Context
+from continua.operators.correction import corrections_of
 from continua.tasks import BytePairs, Characters
 from tests.commands import typed
 from tests.refusals import refused
@@ -66,6 +69,32 @@ def test_weights_refitted_by_data_are_written_at_one_size(tmp_path: Path) -> Non
     session = ct.Session(ct.export(view, tmp_path / "half.onnx").path)
     ids = words(2, 6)
     assert np.abs(session(ids.numpy()) - view(ids).detach().numpy()).max() < CLOSE
+
+
+@pytest.mark.spec("B2")
+def test_one_file_goes_down_to_sizes_that_are_corrected(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = ct.elastic(ct.zoo.gpt2(vocab=12, d=16, heads=4, depth=4, context=16))
+    model = calibrated(with_corrections(model, Corrections(2, "dhzaf", beyond=1.0))).eval()
+    with torch.no_grad():
+        for own in corrections_of(model):
+            for parameter in own.parameters():
+                parameter.add_(0.1)
+    made = ct.export(model, tmp_path / "all.onnx")
+    assert made.difference < CLOSE
+    session = ct.Session(made.path)
+    ids = words(2, 6)
+    for size in ({"d": 8, "h": 2, "z": 2}, {"d": 9, "z": 3}):
+        wanted = model.at(**size)(ids).detach().numpy()
+        assert np.abs(session.at(**size)(ids.numpy()) - wanted).max() < CLOSE
+    for size, remedy in (({"d": 4}, "from 8 to 16"), ({"h": 1}, "from 2 to 4"), ({"z": 1}, "from 2 to 4")):
+        with refused(ConfigError, "=".join(map(str, *size.items())), f"{remedy}, or export that size"):
+            session.at(**size)
+    with refused(ConfigError, "no fewer steps, got 4", "Take 2 steps or more"):
+        session.at(z=(4,))
+    view = model.at(d=4, h=1, z=1)
+    alone = ct.Session(ct.export(view, tmp_path / "one.onnx").path)
+    assert np.abs(alone(ids.numpy()) - view(ids).detach().numpy()).max() < CLOSE
 
 
 @pytest.mark.spec("B2")

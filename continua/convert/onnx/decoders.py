@@ -14,7 +14,7 @@ from continua.axes import at
 from continua.convert.onnx.compared import Compared
 from continua.convert.onnx.decoder import DecoderGraph
 from continua.convert.onnx.graph import assembled
-from continua.convert.onnx.stored import Stored, stored
+from continua.convert.onnx.stored import Stored, smallest, stored
 from continua.errors import ConfigError
 from continua.models import View
 from continua.session import About, Session
@@ -45,7 +45,8 @@ def described(model: Any, own: Stored, about: About) -> About:
     span = (model.axes.z.start, model.axes.z.end)
     unit = (span[1] - span[0]) / own.native["z"]
     steps = {}
-    for count in range(1 if own.elastic else own.native["z"], own.native["z"] + 1):
+    least = smallest(model) if own.elastic else {}
+    for count in range(least.get("z", 1) if own.elastic else own.native["z"], own.native["z"] + 1):
         walked = model.settle(at(z=count)).z.walk(span)
         steps[str(count)] = tuple((round((z - span[0]) / unit), length / unit) for z, length in walked)
     return replace(
@@ -54,6 +55,7 @@ def described(model: Any, own: Stored, about: About) -> About:
         elastic=own.elastic,
         native=dict(own.native),
         steps=steps,
+        smallest=least,
         groups=own.attend.groups,
         vocab=len(own.words),
         context=None if own.positions is None else len(own.positions),
@@ -65,8 +67,9 @@ def usual_sizes(about: About) -> list[dict[str, int]]:
     if not about.elastic:
         return [{}]
     native = about.native
-    half = {k: max(2 if k == "d" else 1, native[k] // 2) for k in ("d", "h", "z", "m", "e")}
-    odd = {k: max(2 if k == "d" else 1, native[k] * 5 // 8) for k in ("d", "h", "z")}
+    least = {**dict.fromkeys("hzme", 1), "d": 2, **about.smallest}
+    half = {k: max(least[k], native[k] // 2) for k in ("d", "h", "z", "m", "e")}
+    odd = {k: max(least[k], native[k] * 5 // 8) for k in ("d", "h", "z")}
     together = {k: half[k] for k in ("d", "h", "z")}
     return [{}, *({k: half[k]} for k in half), together, odd]
 

@@ -1,5 +1,6 @@
 """The weights of a decoder as plain arrays, nodes in nested order: every size is a prefix of each array."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -156,11 +157,21 @@ def one_size(model: Any) -> str | None:
         if not isinstance(rule, Nested) or rule.n != mass_of(model.axes[letter]):
             return f"nodes of {letter} that are not nested"
     attention, feed = (part.inner for part in model.block)
-    if attention.refit is not None or attention.correction is not None or feed.correction is not None:
+    corrected = [own for own in (attention.correction, feed.correction) if own is not None]
+    if attention.refit is not None or any(own.beyond == 0 for own in corrected):
         return "weights that are refitted or corrected for each size"
     if attention.groups is not None or type(attention.position) is Rotary:
         return "grouped heads or rotary positions"
     return None
+
+
+def smallest(model: Any) -> dict[str, int]:
+    """The sizes below which a decoder is corrected for each: one graph for all sizes goes down to these."""
+    own = tuple(model.block)[0].inner.correction
+    if own is None:
+        return {}
+    native = {**{k: round(mass_of(model.axes[k])) for k in WIDTHS}, "z": model.native.z.steps}
+    return {k: math.ceil(native[k] / 2**own.beyond) for k in own.along if k in native}
 
 
 @dataclass(frozen=True)
