@@ -167,7 +167,7 @@ def one_size(model: Any) -> str | None:
 
 def smallest(model: Any) -> dict[str, int]:
     """The sizes below which a decoder is corrected for each: one graph for all sizes goes down to these."""
-    own = tuple(model.block)[0].inner.correction
+    own = next(iter(model.block)).inner.correction
     if own is None:
         return {}
     native = {**{k: round(mass_of(model.axes[k])) for k in WIDTHS}, "z": model.native.z.steps}
