@@ -13,6 +13,7 @@ from continua.errors import ConfigError
 from continua.fields import Expansion, Nodal, Role, Use, roles
 from continua.models.structure import Structure
 from continua.operators.calibration import Calibrated, Calibration
+from continua.operators.correction import corrections_of
 from continua.optim import Blocks, Optimisers
 from continua.optim.parameters import refuse_shards
 from continua.settings import NonNegative
@@ -75,8 +76,9 @@ class Copied:
                 self._fold(module, module.calibration, before[-1], after[-1])
         declared = roles(flow)
         generator = generator_for("prolongation", switch.seed, after[-1].grids.d.count)
+        later = {field for own in corrections_of(flow) for field in own.modules()}  # of sizes that are no stage
         for prefix, field in flow.named_modules():
-            if isinstance(field, Expansion):
+            if isinstance(field, Expansion) and field not in later:
                 role = declared[f"{prefix}.coefficients"]
                 for letter in field.letters:
                     pairs = _new(field, letter, before, after)

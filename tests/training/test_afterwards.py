@@ -17,7 +17,8 @@ from continua.models import Transformer, zoo
 from continua.operators.correction import corrections_of
 from continua.optim import AdamW, ByRole, Muon
 from continua.tasks import Text
-from continua.training import Afterwards, Elastic, Growth, Run, Stage, Training, fit
+from continua.training import Afterwards, Copied, Elastic, Growth, Run, Stage, Training, fit
+from continua.training.prolongation import Switch
 from tests.refusals import refused
 from tests.runs import silent, timeless, tiny_task
 
@@ -148,6 +149,16 @@ def test_until_then_nothing_is_other_than_without_them() -> None:
         same = torch.equal(value, calm().model.state_dict()[name])
         assert same or ".correction." in name or ".below." in name, name
     assert timeless(without.history)[:5] == timeless(calm().history)[:5]
+
+
+def test_a_switch_to_a_finer_grid_leaves_corrections_alone() -> None:
+    model = gpt()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    sizes = ((model.settle(at(d=8, h=2, z=2)),), (model.settle(None),))
+    Copied().prolong(Switch(model, BOTH.make(model), *sizes, seed=0))
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert "embed.table.coefficients" in changed
+    assert not any(".correction." in name or ".below." in name for name in changed)
 
 
 def test_the_schedule_begins_again() -> None:

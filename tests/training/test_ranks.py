@@ -16,10 +16,12 @@ import pytest
 import torch
 
 from continua.axes import at
-from continua.convert import elastic
+from continua.convert import elastic, with_corrections
+from continua.fields import Corrections
 from continua.models import zoo
 from continua.optim import AdamW, ByRole, Muon
 from continua.training import (
+    Afterwards,
     ByGap,
     Copied,
     Elastic,
@@ -63,9 +65,13 @@ def trained(run: Any, precision: str, sharded: bool = False, watch: Any = None) 
 
 
 def grown(run: Path, law: SizeLaw | None = None) -> Any:
-    """A model that grows twice, from short contexts on, its new nodes copies, with lessons for other sizes."""
+    """A model that grows twice, from short contexts on, its new nodes copies, with lessons for other sizes.
+
+    Corrections of a quarter of the width learn afterwards.
+    """
     torch.manual_seed(0)
-    model = elastic(zoo.gpt2(vocab=tiny_task().tokens.size, d=16, heads=2, depth=2, context=8)).double()
+    model = elastic(zoo.gpt2(vocab=tiny_task().tokens.size, d=16, heads=2, depth=2, context=8))
+    model = with_corrections(model, Corrections(2, "d", beyond=1.0)).double()
     stages = (Stage((at(t=4, d=8, h=1, z=1),), 0.3), Stage((at(d=8),), 0.6))
     return fit(
         model,
@@ -76,6 +82,7 @@ def grown(run: Path, law: SizeLaw | None = None) -> Any:
         steps=10,
         grow=Growth(stages, Copied()),
         elastic=Elastic(start=0.0, draws=1) if law is None else Elastic(law=law),
+        afterwards=Afterwards(0.3, (at(d=4),)),
         evaluate_every=10,
     )
 
