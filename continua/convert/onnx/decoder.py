@@ -52,7 +52,7 @@ class DecoderGraph:
         g = self.graph
         x = self._embedded()
         seen: list[Name] = []
-        states = [g.op("Unsqueeze", x, g.numbers(0))]
+        states = [g.op("Unsqueeze", x, g.numbers(0))] if self.probe else []
         for number in range(self.own.native["z"]):
             x, keys, values, *rest = self._step(number, x)
             g.op("Identity", keys, name=f"new_key_{number}")
