@@ -88,7 +88,7 @@ def by_step(session: ct.Session) -> Callable[[], None]:
     size = session.size
     parts = [replace(size, steps=(step,)) for step in size.steps]
     file = session._file
-    decoders = [Decoder(file.opened(part), session.about, part) for part in parts]
+    decoders = [Decoder(Runtime(file, part), session.about, part) for part in parts]
     prompt = Prompt.of(session.about, session.tokens.encode(PROMPTS[0])[None], None)
 
     def write_on() -> None:
@@ -113,7 +113,7 @@ class Fed(Runtime):
 
 def fed(session: ct.Session) -> Callable[[], None]:
     """A text whose every token names its size anew."""
-    runtime = Fed(session._file, session._file.content)
+    runtime = Fed(session._file, None)
     decoder = Decoder(runtime, session.about, session.size)
     runtime.__dict__["inputs"] = {
         name: one

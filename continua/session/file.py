@@ -45,12 +45,6 @@ class ExportedFile:
             raise CheckpointError(f"{path} cannot be read", got=problem, remedy=remedy) from problem
         return cls(path, content, About.read(protobuf.metadata(content), path), threads)
 
-    def opened(self, size: Size | None) -> "Runtime":
-        """The graph at one size; None for a graph that has no other."""
-        if size is None:
-            return Runtime(self, self.content)
-        return Runtime(self, protobuf.fixed(self.content, *fixed_inputs(self.about, size)))
-
 
 def fixed_inputs(about: About, size: Size) -> tuple[Arrays, set[str]]:
     """What a size gives the inputs for good, and the outputs of steps that it has not."""
@@ -65,10 +59,10 @@ def fixed_inputs(about: About, size: Size) -> tuple[Arrays, set[str]]:
 
 @dataclass(frozen=True)
 class Runtime:
-    """A graph in onnxruntime, opened when it is first run."""
+    """A graph in onnxruntime at one size (None: it has no other, or is fed), opened when it is first run."""
 
     file: ExportedFile
-    content: bytes
+    size: Size | None
 
     @cached_property
     def session(self) -> Any:
@@ -83,8 +77,11 @@ class Runtime:
         if self.file.threads is not None:
             options.intra_op_num_threads = self.file.threads
             options.inter_op_num_threads = self.file.threads
+        content = self.file.content
+        if self.size is not None:
+            content = protobuf.fixed(content, *fixed_inputs(self.file.about, self.size))
         try:
-            return onnxruntime.InferenceSession(self.content, options, providers=["CPUExecutionProvider"])
+            return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as problem:  # its errors have no common class
             got = str(problem).splitlines()[0]
             remedy = "Export the model again."

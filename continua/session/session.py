@@ -46,7 +46,7 @@ class Session:
     @cached_property
     def runtime(self) -> Runtime:
         """The graph at this size."""
-        return self._file.opened(self.size)
+        return Runtime(self._file, self.size)
 
     @cached_property
     def tokens(self) -> Reading:

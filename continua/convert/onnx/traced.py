@@ -16,7 +16,7 @@ from continua.convert.onnx.doors import SHAPES, Doors, Traced
 from continua.errors import ConfigError
 from continua.models import View
 from continua.session import About
-from continua.session.file import ExportedFile
+from continua.session.file import ExportedFile, Runtime
 from continua.typing import Tensor
 
 RESHAPES = (torch.ops.aten.view.default, torch.ops.aten.reshape.default)
@@ -70,7 +70,7 @@ def write_traced(view: View, doors: Doors, path: Path, about: About, int8: bool)
 
     helper.set_model_props(model, replace(about, kind=doors.kind, int8=int8).written())
     path.write_bytes(model.SerializeToString())
-    runtime = ExportedFile.read(path, 1).opened(None)
+    runtime = Runtime(ExportedFile.read(path, 1), None)
 
     def answer(given: tuple[Tensor, ...]) -> Any:
         return runtime.run({name: one.numpy() for name, one in zip(names, given, strict=True)})[doors.answer]
