@@ -70,14 +70,27 @@ class About:
             said = json.loads(metadata[KEY])
             known = {one.name for one in fields(cls)}
             made = cls(**{name: value for name, value in said.items() if name in known})
-            steps = {z: tuple((int(a), float(b)) for a, b in own) for z, own in made.steps.items()}
-        except (ValueError, TypeError, AttributeError) as problem:
+            steps = {str(int(z)): tuple((int(a), float(b)) for a, b in own) for z, own in made.steps.items()}
+            made = replace(made, steps=steps)
+            made.require_whole()
+        except (ValueError, TypeError, AttributeError, KeyError) as problem:
             remedy = "Export the model again."
             raise CheckpointError(f"the description in {file} is damaged", got=problem, remedy=remedy) from problem
         if made.version > VERSION:
             remedy = "Install a newer continua, or export with this one."
             raise CheckpointError(f"files up to version {VERSION} are known", got=made.version, remedy=remedy)
-        return replace(made, steps=steps)
+        return made
+
+    def require_whole(self) -> None:
+        """Raise a ``ValueError`` where something is missing that the kind of file needs."""
+        if self.kind not in (DECODER, ENCODER, MAP):
+            raise ValueError(f"kind {self.kind!r}")
+        if self.kind == DECODER:
+            native = [self.native[k] for k in (*WIDTHS, "z")]
+            if not all(isinstance(n, int) and n > 0 for n in (*native, self.vocab, self.groups)):
+                raise ValueError("sizes that are no numbers")
+            if str(self.native["z"]) not in self.steps:
+                raise ValueError("no steps")
 
     def size(self, sizes: Mapping[str, Any]) -> Size:
         """The size that is asked for; what is not named stays native, and d alone takes m with it."""

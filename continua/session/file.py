@@ -81,7 +81,9 @@ class Runtime:
         if self.size is not None:
             content = protobuf.fixed(content, *fixed_inputs(self.file.about, self.size))
         try:
-            return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+            made = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"], enable_fallback=0)
+            _ = [one.name for one in (*made.get_inputs(), *made.get_outputs())]  # names may be damaged too
+            return made
         except Exception as problem:  # its errors have no common class
             got = str(problem).splitlines()[0]
             remedy = "Export the model again."

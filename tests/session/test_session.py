@@ -184,10 +184,13 @@ def test_damaged_and_foreign_files_are_refused(file: Path, tmp_path: Path) -> No
 
 @pytest.mark.spec("B2")
 def test_the_description_of_a_file_is_read_back() -> None:
-    about = About(DECODER, elastic=True, native={"d": 4, "h": 2, "e": 2, "m": 8, "z": 1}, steps={"1": ((0, 1.0),)})
+    native = {"d": 4, "h": 2, "e": 2, "m": 8, "z": 1}
+    about = About(DECODER, elastic=True, native=native, steps={"1": ((0, 1.0),)}, groups=2, vocab=5)
     assert About.read(about.written(), "here") == about
     with refused(CheckpointError, "99", "newer continua"):
         About.read(replace(about, version=99).written(), "here")
-    for damaged in ("{", '{"steps": 3, "kind": "map"}', "[]"):
+    worse = [replace(about, native={**native, "d": 0}), replace(about, steps={}), replace(about, kind="else")]
+    texts = ["{", '{"steps": 3, "kind": "map"}', "[]", *(one.written()["continua"] for one in worse)]
+    for damaged in texts:
         with refused(CheckpointError, "", "Export the model again"):
             About.read({"continua": damaged}, "here")
