@@ -1,6 +1,7 @@
 """``continua serve``: an OpenAI-compatible server of a run, a model folder or a Hugging Face folder."""
 
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from continua.lab import Pareto
 from continua.serve import Limits
 from continua.serve.chat import template_in
 from continua.serve.service import Rules, Served, Service, size_name
-from continua.serve.start import bound, check_open, web_server
+from continua.serve.start import BACKLOG, bound, check_open, web_server
 
 KEY = "CONTINUA_API_KEY"
 
@@ -68,10 +69,13 @@ def run(path: Path, where: Listening, device: torch.device) -> None:
     else:
         embedder = Embedder(served, where.context)
     server = Server(service, embedder, Gate(os.environ.get(KEY)))
+    listens.listen(BACKLOG)  # who reads the next line may connect
     port = listens.getsockname()[1]
     console.print(
         f"serving {served.name} at http://{where.host}:{port}/v1 (Ctrl-C ends)", markup=False, highlight=False
     )
+    for ending in (signal.SIGTERM, signal.SIGINT):  # the web server raises them again when all is done
+        signal.signal(ending, lambda *_: None)
     web_server(server).run(sockets=[listens])
     console.print("stopped", markup=False)
 

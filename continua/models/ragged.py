@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from continua.axes import Discretisation, Grid
+from continua.axes import Discretisation, Grid, counting
 from continua.compiling import compiled_with_constants
 from continua.models.batch import Batch
 from continua.models.model import Pass, Reads, constant_weight
@@ -56,6 +56,7 @@ class RaggedReader:
             weights = (nodes < lengths[:, None]).to(nodes)
             t = Grid(nodes[:, None], weights, is_counting=True, is_ordered=True, has_gaps=True)
         self.cache.place.zero_()
+        self.cache.is_behind = False
         self.cache.is_fresh = True
         try:
             return self._pass(ids, t, last=True)[:, -1]
@@ -68,6 +69,8 @@ class RaggedReader:
         return answer
 
     def _read(self, tokens: Tensor) -> Tensor:
+        if self.cache.is_behind and tokens.shape[1] == 1:
+            return self._pass(tokens, counting(1, self.like, start=self.cache.reach - 1))
         ahead = torch.arange(tokens.shape[1], device=tokens.device)
         nodes = self.cache.place[:, None] + ahead
         if self.room is not None:  # tokens that run ahead of the table are never accepted

@@ -106,7 +106,8 @@ class RaggedCache(Cache):
     New tokens go to the rows from ``place`` [b] on. Sources are the first ``reach`` rows; the causal mask leaves out
     those behind a query. So going back is a smaller ``place``: what stands behind it is never looked at, and written
     over. ``is_fresh`` says that all samples begin here, with tokens that look at one another alone; ``is_behind`` that
-    all are of one length. ``slots`` says where the samples stand in the buffers: in a row, or anywhere [b].
+    all are of one length, and the next token goes to the last row within reach. ``slots`` says where the samples stand
+    in the buffers: in a row, or anywhere [b].
     """
 
     def __init__(self, place: Tensor, size: int) -> None:
@@ -134,6 +135,12 @@ class RaggedCache(Cache):
             self.buffers.append((_empty(k, self.size), _empty(v, self.size)))
         all_k, all_v = self.buffers[self.visit]
         self.visit += 1
+        if self.is_behind and isinstance(self.slots, slice) and k.shape[2] == 1:  # one row, known without a look
+            all_k = all_k[self.slots, :, : self.reach]
+            all_v = all_v[self.slots, :, : self.reach]
+            all_k[:, :, -1:] = k
+            all_v[:, :, -1:] = v
+            return all_k, all_v
         rows = self.place[:, None] + torch.arange(k.shape[2], device=k.device)  # [b, t]
         if isinstance(self.slots, slice):
             _write(all_k[self.slots], rows, k)

@@ -4,7 +4,7 @@
 """
 
 from continua.serve.decoder import Decoder
-from continua.serve.engine import Engine, Full, Limits, always_native, by_slack
+from continua.serve.engine import Engine, Full, Limits, Load, always_native, by_slack
 from continua.serve.front import Front, SizeCost, front_of
 from continua.serve.jobs import Ask, Job, Said
 from continua.serve.metrics import Metrics
@@ -17,6 +17,7 @@ __all__ = [
     "Full",
     "Job",
     "Limits",
+    "Load",
     "Metrics",
     "Said",
     "SizeCost",

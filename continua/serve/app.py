@@ -32,6 +32,7 @@ from continua.serve.wire import (
 )
 
 SIZE_HEADER = "x-continua-size"
+LOSS_HEADER = "x-continua-loss"  # the held-out loss of the sizes that wrote, by tokens
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,9 @@ class Server:
             collected.cancel()
             gone.cancel()
         content = shape.envelope(texts.size) | {"choices": choices, "usage": texts.usage()}
-        return JSONResponse(content, headers={SIZE_HEADER: texts.size})
+        loss = texts.loss()
+        said = {SIZE_HEADER: texts.size} | ({} if loss is None else {LOSS_HEADER: f"{loss:.4f}"})
+        return JSONResponse(content, headers=said)
 
     async def embeddings(self, request: Request) -> Response:
         """``/v1/embeddings``."""

@@ -65,8 +65,10 @@ class Decoder:
         cache.place = torch.tensor(lengths, dtype=torch.long, device=self.device)
         first = slots[0]
         in_a_row = [*slots] == [*range(first, first + len(slots))]
-        anywhere = torch.tensor(slots, dtype=torch.long, device=self.device)
-        cache.slots = slice(first, first + len(slots)) if in_a_row else anywhere
+        if in_a_row:
+            cache.slots = slice(first, first + len(slots))
+        else:
+            cache.slots = torch.tensor(slots, dtype=torch.long, device=self.device)
 
     def _reader(self, at: Discretisation) -> RaggedReader:
         if at not in self._readers:

@@ -25,6 +25,8 @@ PATIENT = 60.0  # seconds after which a text without a deadline counts as urgent
 PINNED = 16  # sizes that texts may name beside those of the table: each holds its weights
 LEARNS = 0.1  # share of the last pass in the pace
 SLOWEST = 50.0
+HOPE = 0.9  # of the time that a text is expected to take: below that it is given up
+LATE = "no size is quick enough any more"
 IDLE = 0.5  # seconds between looks at the clock when nothing is asked
 
 
@@ -34,6 +36,17 @@ class Limits:
 
     batch: int = 8
     queue: int = 256
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a size is chosen for: the texts that are written together, the most urgent ones that wait, the time, and
+    how many times longer passes take just now than when they were measured."""
+
+    jobs: Sequence[Job]
+    waiting: Sequence[Job]
+    now: float
+    pace: float
 
 
 class Full(Exception):
@@ -53,7 +66,7 @@ class Engine:
         front: Front,
         limits: Limits,
         metrics: Metrics,
-        choose: "Callable[[Front, Sequence[Job], float, float], SizeCost] | None" = None,
+        choose: "Callable[[Front, Load], SizeCost] | None" = None,
     ) -> None:
         self.decoder = decoder
         self.front = front
@@ -68,6 +81,7 @@ class Engine:
         self._stops = False
         self._drains = True
         self._size: SizeCost = front.native
+        self._next: list[Job] = []  # the most urgent of those that wait
         self.pace = 1.0  # seconds of a pass over those of the table
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -139,7 +153,7 @@ class Engine:
         now = time.monotonic()
         free = [job for job in self.active if job.ask.size is None]
         if free:
-            self._size = self.choose(self.front, free, now, self.pace)
+            self._size = self.choose(self.front, Load(free, self._next, now, self.pace))
         groups: dict[str, list[Job]] = {}
         for job in self.active:
             groups.setdefault(job.ask.size or self._size.name, []).append(job)
@@ -152,7 +166,7 @@ class Engine:
         """A size of the table, or one that somebody named."""
         return self._pinned[name] if name in self._pinned else self.front[name]
 
-    def pin(self, name: str, at: Discretisation) -> bool:
+    def pin(self, name: str, at: Discretisation, loss: float | None = None) -> bool:
         """Let texts name a size that is not in the table; False where too many others were named before.
 
         It is not timed: until it is, it counts as quick as the native one.
@@ -161,15 +175,18 @@ class Engine:
             return True
         if len(self._pinned) >= PINNED:
             return False
-        self._pinned[name] = replace(self.front.native, name=name, at=at, loss=None)
+        self._pinned[name] = replace(self.front.native, name=name, at=at, loss=loss)
         return True
 
     def _let_go(self) -> None:
-        """Drop what is done, and what nobody waits for."""
+        """Drop what is done, what nobody waits for, and what cannot be in time any more."""
         kept = []
+        now = time.monotonic()
         for job in self.active:
             if job.is_cancelled and job.finish is None:
                 job.end("cancelled")
+            if job.finish is None and self._is_late(job, now):
+                job.end("late", LATE)
             if job.finish is None:
                 kept.append(job)
             else:
@@ -196,12 +213,13 @@ class Engine:
             hopeful = [job for job in waiting if job not in late] if late else waiting
             taken = hopeful[: max(0, room)]
             self._waiting = hopeful[len(taken) :]
+            self._next = self._waiting[: self.limits.batch]
             self.metrics.waiting = len(self._waiting)
         for job in gone:
             job.end("cancelled")
             self._release(job)
         for job in late:
-            job.end("late", "no size is quick enough any more")
+            job.end("late", LATE)
             self._release(job)
         for job in taken:
             job.slot = heapq.heappop(self._free)
@@ -209,10 +227,14 @@ class Engine:
             self.active.append(job)
 
     def _is_late(self, job: Job, now: float) -> bool:
-        """Whether even the quickest size, alone, comes too late."""
+        """Whether even the quickest size, among the others and at the pace of the machine, comes too late."""
+        if math.isinf(job.deadline):
+            return False
+        samples = max(1, len(self.active))
+        reading = 0 if job.new else len(job.ask.ids)
         sizes = [self.size(job.ask.size)] if job.ask.size is not None else self.front.sizes
-        quickest = min(size.whole(len(job.ask.ids), job.left) for size in sizes)
-        return now + quickest > job.deadline
+        quickest = min(size.whole(reading, job.left, samples) for size in sizes)
+        return now + HOPE * self.pace * quickest > job.deadline
 
     def _write(self, size: SizeCost, jobs: list[Job]) -> None:
         """One token of each: those whose keys are of another family, or of none, are read first."""
@@ -259,24 +281,29 @@ def _urgency(job: Job) -> float:
     return job.arrived + PATIENT if math.isinf(job.deadline) else job.deadline
 
 
-def by_slack(front: Front, jobs: Sequence[Job], now: float, pace: float) -> SizeCost:
+def by_slack(front: Front, load: Load) -> SizeCost:
     """The best size with which the most urgent text is in time, all of them being written together.
 
-    ``pace`` is how many times longer passes take just now than when they were measured.
+    A text that waits takes the next place that is free: it needs the tokens of the one before it too.
     """
-    samples = len(jobs)
-    chosen = front.native
+    samples = len(load.jobs)
     place = 0
-    for job in jobs:
+    left = sorted(job.left for job in load.jobs)
+    for job in load.jobs:
         reading = 0 if job.size else len(job.ask.ids)
-        size = front.within((job.deadline - now) / pace, job.left, reading, samples)
-        found = front.sizes.index(size)
-        if found > place:
-            place = found
-            chosen = size
-    return chosen
+        place = max(place, _place(front, load, job, job.left, reading, samples))
+    for i, job in enumerate(load.waiting):
+        before = left[i] if i < len(left) else left[-1]
+        place = max(place, _place(front, load, job, before + job.left, len(job.ask.ids), samples))
+    return front.sizes[place]
 
 
-def always_native(front: Front, jobs: Sequence[Job], now: float, pace: float) -> SizeCost:
+def _place(front: Front, load: Load, job: Job, tokens: int, reading: int, samples: int) -> int:
+    """Where the size that one text needs stands in the front."""
+    slack = (job.deadline - load.now) / load.pace
+    return front.sizes.index(front.within(slack, tokens, reading, samples))
+
+
+def always_native(front: Front, load: Load) -> SizeCost:
     """The native size, whatever the load: what the choice by slack is compared with."""
     return front.native

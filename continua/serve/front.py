@@ -52,8 +52,8 @@ class Front:
 
     @property
     def fastest(self) -> SizeCost:
-        """The size with the shortest step."""
-        return min(self.sizes, key=lambda size: size.step[0])
+        """The size with the shortest step of a full batch."""
+        return min(self.sizes, key=lambda size: size.step[-1])
 
     def within(self, slack: float, tokens: int, reading: int, samples: int) -> SizeCost:
         """The best size that reads and writes so many tokens within the slack; the quickest where none does."""
@@ -73,7 +73,7 @@ def front_of(sizes: Sequence[SizeCost]) -> Front:
     return Front(tuple(kept))
 
 
-def measured(run: Callable[[], object], rounds: int = 4) -> float:
+def measured(run: Callable[[], object], rounds: int = 6) -> float:
     """The least seconds of a pass, after one that is not counted: what a busy machine adds is learned on the way."""
     run()
     times = []

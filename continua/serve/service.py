@@ -145,7 +145,8 @@ class Service:
         except ContinuaError as problem:
             raise Refusal(404, f"There is no such size: {problem}", param="model", code="model_not_found") from None
         name = size_name(chosen)
-        if not self.engine.pin(name, chosen):
+        known = self.served.losses.get(name)
+        if not self.engine.pin(name, chosen, None if known is None else known[1]):
             words = "Too many other sizes were named before. Use one of /v1/models."
             raise Refusal(400, words, param="model", code="too_many_sizes")
         return name

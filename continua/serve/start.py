@@ -9,6 +9,7 @@ from continua.errors import ConfigError, install
 if TYPE_CHECKING:
     from continua.serve.app import Server
 
+BACKLOG = 2048  # connections that wait to be taken
 GRACE = 30  # seconds that texts under way have to end after SIGTERM
 
 
@@ -63,7 +64,7 @@ def web_server(server: "Server", grace: int = GRACE) -> Any:
         access_log=False,
         timeout_graceful_shutdown=grace,
         timeout_keep_alive=15,
-        backlog=2048,
+        backlog=BACKLOG,
         h11_max_incomplete_event_size=64 * 1024,
     )
     return uvicorn.Server(config)

@@ -99,6 +99,10 @@ class Texts:
         """The size that writes, or wrote most."""
         return self.jobs[0].main_size
 
+    def loss(self) -> float | None:
+        """The mean held-out loss of the sizes that wrote the first text."""
+        return self.service.held_out_loss(self.jobs[0].sizes)
+
     def usage(self) -> dict[str, int]:
         """Tokens that were read and written."""
         read = sum(len(job.ask.ids) for job in self.jobs)

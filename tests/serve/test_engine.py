@@ -12,7 +12,21 @@ import torch
 
 import continua as ct
 from continua.models import Greedy, Sample, Sampling
-from continua.serve import Ask, Decoder, Engine, Front, Full, Job, Limits, Metrics, Said, SizeCost, by_slack, front_of
+from continua.serve import (
+    Ask,
+    Decoder,
+    Engine,
+    Front,
+    Full,
+    Job,
+    Limits,
+    Load,
+    Metrics,
+    Said,
+    SizeCost,
+    by_slack,
+    front_of,
+)
 from continua.serve.service import Served, measured_front, size_name
 
 PROMPTS = [(3, 4, 5), (6,), (9, 8, 7, 6, 5, 4, 3), (5, 5), (4, 4, 4, 4), (10, 11)]
@@ -114,8 +128,8 @@ def test_a_text_goes_on_at_another_size(model: ct.Transformer, made: Callable[..
     """In another family its tokens are read again, exactly; in its own family the keys stay."""
     plan = ["native", "native", "flat", "flat", "native"]
 
-    def planned(front: Front, jobs: Sequence[Job], now: float, pace: float) -> SizeCost:
-        return front[plan[len(jobs[0].new)]]
+    def planned(front: Front, load: Load) -> SizeCost:
+        return front[plan[len(load.jobs[0].new)]]
 
     engine = made(planned)
     listener = Listener(Ask((3, 4, 5), len(plan)))
@@ -207,8 +221,8 @@ def job(tokens: int, latency: float | None, arrived: float = 0.0) -> Job:
 def test_the_most_urgent_text_decides_the_size(front: Front) -> None:
     assert [size.name for size in front.sizes] == ["native", "narrow", "flat"]
 
-    def chosen(*jobs: Job, now: float = 0.0, pace: float = 1.0) -> str:
-        return by_slack(front, jobs, now, pace).name
+    def chosen(*jobs: Job, waiting: Sequence[Job] = (), now: float = 0.0, pace: float = 1.0) -> str:
+        return by_slack(front, Load(jobs, waiting, now, pace)).name
 
     assert chosen(job(10, None)) == "native"
     assert chosen(job(10, 6.0)) == "native"  # 10 × 0.4 s within 0.85 × 6 s
@@ -216,6 +230,23 @@ def test_the_most_urgent_text_decides_the_size(front: Front) -> None:
     assert chosen(job(10, 6.0), pace=3.0) == "flat", "the machine is busy"
     assert chosen(job(10, None), job(10, 3.5), job(10, 60.0)) == "flat", "three at once are slower, one is urgent"
     assert chosen(job(10, 0.1)) == "flat", "nothing is quick enough: the quickest"
+    assert chosen(job(10, 6.0), waiting=[job(10, 7.0)]) == "narrow", "the next one waits for this one"
+    assert chosen(job(2, 6.0), waiting=[job(10, 7.0)]) == "native", "not for long"
+
+
+@pytest.mark.spec("B13")
+def test_what_cannot_be_in_time_any_more_is_given_up(made: Callable[..., Engine]) -> None:
+    """The table says 0.1 s a token at the quickest size."""
+    engine = made()
+    late = Listener(Ask((3,), 40, latency=2.0))
+    hopeful = Listener(Ask((3,), 40, latency=60.0))
+    engine.submit(late.job)
+    engine.submit(hopeful.job)
+    assert late.done().finish == "late"
+    assert "no size is quick enough" in late.said[-1].problem
+    assert hopeful.done().finish == "length"
+    engine.stop()
+    assert (engine.metrics.in_time, engine.metrics.too_late) == (1, 1)
 
 
 def test_sizes_that_others_beat_are_left_out(model: ct.Transformer) -> None:

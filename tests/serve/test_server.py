@@ -88,6 +88,7 @@ def test_a_name_pins_the_size_and_the_reply_names_it(
 ) -> None:
     raw = server.client.completions.with_raw_response.create(model=name, prompt=PROMPT, max_tokens=12, temperature=0)
     answer = raw.parse()
+    assert ("x-continua-loss" in raw.headers) == (name != "tiny:d=12,h=2,z=3"), "known for sizes that were measured"
     assert answer.choices[0].text == alone(model, **sizes)
     full = {"d": 16, "h": 4, "z": 4} | sizes
     assert raw.headers["x-continua-size"] == ",".join(f"{k}={n}" for k, n in full.items())
