@@ -24,7 +24,9 @@ from continua.typing import Tensor
 PATIENT = 60.0  # seconds after which a text without a deadline counts as urgent as those with one
 PINNED = 16  # sizes that texts may name beside those of the table: each holds its weights
 LEARNS = 0.1  # share of the last pass in the pace
-SLOWEST = 50.0
+DOWN = 0.1  # seconds between changes to a quicker family of sizes
+UP = 1.0  # and to a better one
+FORGETS = 2.0  # seconds in which the pace falls back to that of the table
 HOPE = 0.9  # of the time that a text is expected to take: below that it is given up
 LATE = "no size is quick enough any more"
 IDLE = 0.5  # seconds between looks at the clock when nothing is asked
@@ -83,6 +85,8 @@ class Engine:
         self._size: SizeCost = front.native
         self._next: list[Job] = []  # the most urgent of those that wait
         self.pace = 1.0  # seconds of a pass over those of the table
+        self._looked = time.monotonic()
+        self._changed = -math.inf  # when texts were last read again for another size
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # --- called from other threads ------------------------------------------------------------------------------------
@@ -146,6 +150,7 @@ class Engine:
 
     def _round(self) -> None:
         """One token of every text."""
+        self._forget(time.monotonic())
         self._let_go()
         self._admit()
         if not self.active:
@@ -153,7 +158,7 @@ class Engine:
         now = time.monotonic()
         free = [job for job in self.active if job.ask.size is None]
         if free:
-            self._size = self.choose(self.front, Load(free, self._next, now, self.pace))
+            self._size = self._settled(self.choose(self.front, Load(free, self._next, now, self.pace)), free, now)
         groups: dict[str, list[Job]] = {}
         for job in self.active:
             groups.setdefault(job.ask.size or self._size.name, []).append(job)
@@ -177,6 +182,22 @@ class Engine:
             return False
         self._pinned[name] = replace(self.front.native, name=name, at=at, loss=loss)
         return True
+
+    def _settled(self, wish: SizeCost, jobs: Sequence[Job], now: float) -> SizeCost:
+        """The size that is wished for, unless texts would be read again too often.
+
+        Another family costs a pass over every text. So a quicker one is taken a tenth of a second after the last change
+        at the earliest, a better one after a second and where nobody waits.
+        """
+        present = self._size
+        family = self.decoder.family(wish.at)
+        if all(not job.size or self.decoder.family(self.size(job.size).at) == family for job in jobs):
+            return wish
+        is_quicker = wish.seconds(len(jobs)) < present.seconds(len(jobs))
+        if now - self._changed < (DOWN if is_quicker else UP) or (self._next and not is_quicker):
+            return present
+        self._changed = now
+        return wish
 
     def _let_go(self) -> None:
         """Drop what is done, what nobody waits for, and what cannot be in time any more."""
@@ -257,8 +278,16 @@ class Engine:
         took = time.perf_counter() - start
         self.metrics.stepped(size.name, len(jobs), took)
         if not fresh and size.name in self.front:
-            ratio = took / size.seconds(len(jobs))
-            self.pace = min(SLOWEST, max(1.0, (1 - LEARNS) * self.pace + LEARNS * ratio))
+            self._learn(took / size.seconds(len(jobs)))
+
+    def _learn(self, ratio: float) -> None:
+        """Move the pace towards what was seen, in proportion: one pass that was stopped does not say much."""
+        self.pace = max(1.0, self.pace * (ratio / self.pace) ** LEARNS)
+
+    def _forget(self, now: float) -> None:
+        """What was seen long ago says little: else a server that gives all texts up would never see another pace."""
+        self.pace = 1.0 + (self.pace - 1.0) * math.exp(-(now - self._looked) / FORGETS)
+        self._looked = now
 
     def _take(self, jobs: Sequence[Job], logits: Tensor, size: SizeCost) -> None:
         """Choose a token of each."""

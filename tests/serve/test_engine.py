@@ -124,7 +124,9 @@ def test_pinned_sizes_share_a_batch_and_stop_tokens_end_a_text(
 
 
 @pytest.mark.spec("B13")
-def test_a_text_goes_on_at_another_size(model: ct.Transformer, made: Callable[..., Engine], front: Front) -> None:
+def test_a_text_goes_on_at_another_size(
+    model: ct.Transformer, made: Callable[..., Engine], front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In another family its tokens are read again, exactly; in its own family the keys stay."""
     plan = ["native", "native", "flat", "flat", "native"]
 
@@ -132,6 +134,8 @@ def test_a_text_goes_on_at_another_size(model: ct.Transformer, made: Callable[..
         return front[plan[len(load.jobs[0].new)]]
 
     engine = made(planned)
+    monkeypatch.setattr("continua.serve.engine.DOWN", 0.0)
+    monkeypatch.setattr("continua.serve.engine.UP", 0.0)
     listener = Listener(Ask((3, 4, 5), len(plan)))
     engine.submit(listener.job)
     job = listener.done()
@@ -232,6 +236,49 @@ def test_the_most_urgent_text_decides_the_size(front: Front) -> None:
     assert chosen(job(10, 0.1)) == "flat", "nothing is quick enough: the quickest"
     assert chosen(job(10, 6.0), waiting=[job(10, 7.0)]) == "narrow", "the next one waits for this one"
     assert chosen(job(2, 6.0), waiting=[job(10, 7.0)]) == "native", "not for long"
+
+
+@pytest.mark.spec("B13")
+def test_families_are_not_changed_at_every_token(model: ct.Transformer, front: Front) -> None:
+    engine = Engine(Decoder(model, 2, 48), front, Limits(2, 2), Metrics())
+    native, narrow, flat = front.sizes
+    going = replace_size(job(10, 5.0), "native")
+    assert engine._settled(narrow, [going], 10.0) is narrow, "the same heads and steps: nothing is read again"
+    assert engine._settled(flat, [going], 10.0) is flat
+    engine._size = flat
+    going.size = "flat"
+    assert engine._settled(native, [going], 10.5) is flat, "a better family has to wait"
+    assert engine._settled(native, [going], 11.5) is native
+    engine._size = native
+    going.size = "native"
+    assert engine._settled(flat, [going], 11.55) is native
+    assert engine._settled(flat, [going], 11.7) is flat, "a quicker one not for long"
+    engine._next = [job(10, 5.0)]
+    assert engine._settled(native, [going], 99.0) is native, "it has the keys of the native family"
+    going.size = "flat"
+    engine._size = flat
+    assert engine._settled(native, [going], 99.0) is flat, "somebody waits"
+    assert engine._settled(native, [job(10, 5.0)], 99.0) is native, "a text that begins is read anyway"
+    engine.stop()
+
+
+def replace_size(job: Job, name: str) -> Job:
+    job.size = name
+    return job
+
+
+def test_the_pace_is_learned_and_forgotten(model: ct.Transformer, front: Front) -> None:
+    engine = Engine(Decoder(model, 1, 48), front, Limits(1, 2), Metrics())
+    engine._learn(100.0)
+    assert 1 < engine.pace < 2, "one pass that was stopped"
+    for _ in range(100):
+        engine._learn(3.0)
+    assert engine.pace == pytest.approx(3.0, rel=0.01)
+    engine._forget(time.monotonic() + 60)
+    assert engine.pace == pytest.approx(1.0, abs=1e-6)
+    engine._learn(0.01)
+    assert engine.pace == 1.0
+    engine.stop()
 
 
 @pytest.mark.spec("B13")
