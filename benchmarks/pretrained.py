@@ -15,12 +15,11 @@ The cost of a size is its share of the numbers in the maps of the layers; peers 
 
 import argparse
 import json
-import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,8 +33,9 @@ import torch
 from common import RESULTS, Row, cpu_seconds, environment, interleaved, ratio, row, write
 from pretrained_distil import Lessons, distilled, package_sentences
 from pretrained_language import perplexities
-from pretrained_peers import METHODS, Calibrated, dropped, loaded, pruned, states_of
+from pretrained_peers import METHODS, Calibrated, dropped, loaded, pruned, shuffled, states_of
 from pretrained_reactions import accuracies
+from pretrained_sizes import BOTH, SIZES, D, Size, cost, same_cost, width_of
 from pretrained_slices import sliced
 from pretrained_texts import Reader, Sentences, States, Tokens, chosen, embedded, likeness
 from rich.console import Console
@@ -57,47 +57,6 @@ ROUNDS = 12  # of the timing
 PATIENCE = 90  # CPU seconds of calibration
 KEPT = 0.97  # of native retrieval
 SOUGHT = ("Wanda + refit", "SliceGPT + refit", "layers dropped + refit")  # peers that look for docstrings too
-
-
-@dataclass(frozen=True)
-class Size:
-    """A size of MiniLM: nodes of feed-forward, heads, the cosine that is promised, and peers of the same cost."""
-
-    name: str
-    m: int | None
-    h: int | None
-    promised: float
-    layers: int  # of 6, of the same cost
-
-    @property
-    def settings(self) -> dict[str, int]:
-        """As ``at`` takes them."""
-        return {key: value for key, value in (("m", self.m), ("h", self.h)) if value is not None}
-
-
-D = 384
-M = 1536
-H = 12
-SIZES = (
-    Size("½ feed-forward", M // 2, None, 0.94, 4),
-    Size("¼ feed-forward", M // 4, None, 0.86, 3),
-    Size("½ heads", None, H // 2, 0.90, 5),
-    Size("½ + ½", M // 2, H // 2, 0.86, 3),
-)
-BOTH = SIZES[-1]
-
-
-def cost(size: Size) -> float:
-    """The share of the numbers in the maps of a layer: 4 d² of attention and 2 d m of feed-forward."""
-    heads = 4 * D * D * (size.h or H) / H
-    return (heads + 2 * D * (size.m or M)) / (4 * D * D + 2 * D * M)
-
-
-def width_of(size: Size) -> int:
-    """The width of a sliced stream with at least the cost of a size: (4 d + 2 m) d' and 2 d'² of the residuals."""
-    budget = cost(size) * (4 * D * D + 2 * D * M)
-    linear = 4 * D + 2 * M
-    return math.ceil((math.sqrt(linear**2 + 8 * budget) - linear) / 4)
 
 
 # --- ours: the one place that calls the library -----------------------------------------------------------------------
@@ -268,8 +227,7 @@ def ours(bench: Bench) -> Iterator[Row]:
     if spent is not None:
         note = f"{len(bench.texts.calibration)} sentences"
         yield Row("calibration, ours", spent, unit="CPU s", target=f"≤ {PATIENCE}", held=spent <= PATIENCE, note=note)
-    yield exactness(made, bench)
-    yield exactness_in_double(made, bench)
+    yield from exactness(made, bench)
     for size in bench.sizes:
         states = our_states(made, **size.settings)
         cosine = bench.measure.cosine(states)
@@ -290,16 +248,6 @@ def best_peer(size: Size) -> tuple[float, str]:
     start = f"cosine, {size.name}: "
     found = [(line["value"], line["name"].removeprefix(start)) for line in rows if line["name"].startswith(start)]
     return max((one for one in found if one[1] != "ours"), default=(0.0, "none measured"))
-
-
-def same_cost(size: Size) -> list[Size]:
-    """Sizes of the same cost: some of the heads, and as many nodes of feed-forward as are left to pay for."""
-    found = []
-    for h in (12, 10, 8, 6):
-        m = math.floor((cost(size) * (4 * D * D + 2 * D * M) - 4 * D * D * h / H) / (2 * D))
-        if 1 <= m <= M:
-            found.append(replace(size, m=m, h=h))
-    return found
 
 
 def spent_best(bench: Bench) -> Iterator[Row]:
@@ -337,26 +285,28 @@ def distilling(bench: Bench) -> Iterator[Row]:
     yield from distilled(bench.made()[0], lessons, bench.quick, bench.run)
 
 
-@torch.no_grad()
-def exactness(made: Any, bench: Bench) -> Row:
-    """The native size before and after."""
-    before = ct.from_hf(bench.folder)
-    gap = 0.0
-    for tokens in bench.measure.batches:
-        batch = batch_of(tokens)
-        gap = max(gap, float((made(batch) - before(batch))[tokens.there].abs().max()))
-    return Row("native size, before and after, float32: largest difference", gap, target="≤ 1e-6", held=gap <= 1e-6,
-               note="nodes are rearranged, so sums of 1,536 terms have another order")  # fmt: skip
+def furthest(one: States, other: States, batches: Sequence[Tokens]) -> float:
+    """The largest difference of states, at tokens that are there."""
+    return max(float((one(b.ids, b.there) - other(b.ids, b.there))[b.there].abs().max()) for b in batches)
 
 
 @torch.no_grad()
-def exactness_in_double(made: Any, bench: Bench) -> Row:
-    """The same without round-off of single precision, on one batch."""
-    before = ct.from_hf(bench.folder).double()
-    batch = batch_of(bench.measure.batches[0])
-    gap = float((made.double()(batch) - before(batch)).abs().max())
+def exactness(made: Any, bench: Bench) -> Iterator[Row]:
+    """The native size before and after, beside what another order of sums alone changes."""
+    plain = ct.from_hf(bench.folder)
+    before = our_states(ct.lift(plain))
+    held_out = bench.measure.batches
+    start = "native size, before and after"
+    note = "nodes are rearranged: sums of 1,536 terms in another order"
+    gap = furthest(our_states(made), before, held_out)
+    yield Row(f"{start}, float32: largest difference", gap, target="≤ 1e-6", held=gap <= 1e-6, note=note)
+    gap = furthest(states_of(shuffled(bench.model)), states_of(bench.model), held_out)
+    yield Row("Hugging Face's own, hidden nodes shuffled, float32: largest difference", gap)
+    gap = furthest(before, lambda ids, there: plain(ct.Batch(ids, observed=there)), held_out)
+    yield Row("ct.lift, float32: largest difference", gap, target="≤ 1e-6", held=gap <= 1e-6)
+    gap = furthest(our_states(made.double()), our_states(ct.lift(plain.double())), held_out[:1])
     made.float()
-    return Row("native size, before and after, float64: largest difference", gap, target="≤ 1e-6", held=gap <= 1e-6)
+    yield Row(f"{start}, float64: largest difference", gap, target="≤ 1e-6", held=gap <= 1e-6)
 
 
 @torch.no_grad()

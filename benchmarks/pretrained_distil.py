@@ -25,7 +25,7 @@ FOLDERS = {  # of packages that the library needs: their docstrings are on every
 }
 WORDS = 30  # the longest sentence that is learned from
 LAYERS = 4
-STEPS = 700
+STEPS = 560
 RANK = 32
 RATE = 1.5e-3
 LONGEST = 30  # CPU minutes

@@ -45,6 +45,18 @@ def states_of(model: Any) -> States:
     return run
 
 
+@torch.no_grad()
+def shuffled(model: Any) -> Any:
+    """The same model with the nodes of every feed-forward map in another order."""
+    made = copy.deepcopy(model)
+    drawn = torch.Generator().manual_seed(0)
+    for layer in made.encoder.layer:
+        order = torch.randperm(layer.intermediate.dense.out_features, generator=drawn)
+        layer.intermediate.dense = rows(layer.intermediate.dense, order)
+        layer.output.dense = linear(layer.output.dense.weight[:, order], layer.output.dense.bias)
+    return made
+
+
 # --- moments ---------------------------------------------------------------------------------------------------------
 
 
