@@ -411,12 +411,21 @@ def main() -> None:
     parser.add_argument("--separate", action="store_true", help="train the separate models only, write no table")
     parser.add_argument("--quick", action="store_true", help="few steps, nothing is written")
     parser.add_argument("--timeless", action="store_true", help="keep the times measured before")
+    parser.add_argument("--times", action="store_true", help="measure the times alone")
+    parser.add_argument("--rounds", type=int, default=6, help="of times")
+    parser.add_argument("--timed", type=int, default=24, help="steps of a schedule that is timed")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.job:
         print(json.dumps(work(Job(**json.loads(chosen.job)))))
         return
     variant = OLD if chosen.adamw else EQUAL if chosen.equal else NEW
+    if chosen.times:
+        rows = times(variant, chosen.timed, chosen.rounds)
+        for line in rows:
+            print(f"{line.name}: {line.shown}  {line.target} {line.verdict}  {line.note}")
+        print(write(NAMES[variant], rows, part=True))
+        return
     steps, seeds = (20, 1) if chosen.quick else (chosen.steps, chosen.seeds)
     path = RESULTS / f"elastic-{'quick' if chosen.quick else 'runs'}.jsonl"
     every = [job for job in jobs(variant, seeds, steps) if job.kind == "separate" or not chosen.separate]
@@ -428,7 +437,9 @@ def main() -> None:
         return
     table = Table(lines, variant, seeds, steps)
     rows = [*table.rows(), *table.worst(), *table.stored()]
-    rows += times(variant, 6, 1) if chosen.quick else [] if chosen.timeless else times(variant)
+    rows += (
+        times(variant, 6, 1) if chosen.quick else [] if chosen.timeless else times(variant, chosen.timed, chosen.rounds)
+    )
     for line in rows:
         print(f"{line.name}: {line.shown}  {line.target} {line.verdict}  {line.note}")
     if chosen.quick:

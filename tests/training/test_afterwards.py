@@ -41,7 +41,7 @@ def ids() -> torch.Tensor:
 
 
 def trained(model: Any, steps: int = 6, later: Afterwards | None = LATER, **given: Any) -> Any:
-    given = {"optimiser": BOTH, "watch": silent, "evaluate_every": 3, "elastic": Elastic(start=0.0), **given}
+    given = {"optimiser": BOTH, "watch": silent, "evaluate_every": 3, "elastic": Elastic(start=0.0, deep=0.0), **given}
     return fit(model, tiny_task(), steps=steps, grow=HALVES, afterwards=later, **given)
 
 
@@ -144,6 +144,7 @@ def test_corrections_alone_learn_and_other_sizes_stay_to_the_bit() -> None:
 
 
 def test_until_then_nothing_is_other_than_without_them() -> None:
+    """Unless a lesson reads a correction, which it then teaches: here none does."""
     without = trained(gpt(), later=None)
     for name, value in without.model.state_dict().items():
         same = torch.equal(value, calm().model.state_dict()[name])
@@ -167,7 +168,7 @@ def test_the_schedule_begins_again() -> None:
     assert factors[6:] == alone
 
 
-@pytest.mark.parametrize("stopped", [3, 6, 7, 9])
+@pytest.mark.parametrize("stopped", [6, 8])
 def test_a_run_goes_on_with_the_same_bits(tmp_path: Path, stopped: int) -> None:
     def stop(progress: Any) -> None:
         if progress.step == stopped:
@@ -228,7 +229,7 @@ def test_another_ending_is_refused(corrected: Path, steps: int, later: Afterward
     growth = Growth((Stage((at(d=8, h=2, z=2),), 0.5),))
     with refused(RunError, "corrections of this run have begun to learn", "start a new run"):
         fit(gpt(), tiny_task(), run=Run.open(corrected), steps=steps, grow=growth, afterwards=later,
-            optimiser=BOTH, watch=silent, elastic=Elastic(start=0.0))  # fmt: skip
+            optimiser=BOTH, watch=silent, elastic=Elastic(start=0.0, deep=0.0))  # fmt: skip
 
 
 def test_it_is_part_of_the_settings() -> None:
