@@ -21,8 +21,8 @@ from continua.recipes import resume, start, tokens_of
 from continua.settings.text import pairs
 from continua.training import Fitted, Run
 
-FULL = {"steps": 1000, "evaluate_every": 200, "afterwards": 0}  # under four minutes on two cores
-QUICK = {"steps": 24, "evaluate_every": 12, "afterwards": 0, "d": 32, "heads": 4, "depth": 2, "context": 32, "batch": 8}
+FULL = {"steps": 1000, "evaluate_every": 200, "below": 0}  # under four minutes on two cores
+QUICK = {"steps": 24, "evaluate_every": 12, "below": 0, "d": 32, "heads": 4, "depth": 2, "context": 32, "batch": 8}
 WINDOWS = 64  # of held-out text for each size
 PROMPT = "def "
 WRITING = Writing(tokens=160, temperature=0.7)

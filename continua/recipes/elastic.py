@@ -32,7 +32,7 @@ class ElasticSettings(TextSettings):
     ``coarse`` and ``half`` are shares of all steps: until the first a quarter of everything is trained, until the
     second half of everything, until the third half of the width or half of the depth in turn, then the native size
     with lessons for others; three zeros do not grow. ``draws``, ``parts``, ``start``, ``deep``, ``joined``,
-    ``quarters`` and ``share`` (there ``weight``) are those of ``training.Elastic``. ``afterwards`` times as many steps
+    ``quarters`` and ``share`` (there ``weight``) are those of ``training.Elastic``. ``below`` times as many steps
     follow in which sizes below half, and twice the steps, learn by corrections that no other size reads; 0 leaves them
     and the corrections out.
     """
@@ -49,7 +49,7 @@ class ElasticSettings(TextSettings):
     deep: Share = 0.2
     joined: Share = 0.5
     quarters: Share = 0.0
-    afterwards: NonNegative = 1.0
+    below: NonNegative = 1.0
 
 
 @shipped
@@ -103,7 +103,7 @@ def corrected(model: Any, settings: ElasticSettings) -> Any:
     """The model with corrections of sizes below half, and of finer steps; ranks are shares of the width."""
     full = native_sizes(model)
     along = "".join(k for k, n in full.items() if n > 2 * max(1, n // 4))
-    if settings.afterwards == 0 or not along:
+    if settings.below == 0 or not along:
         return model
     along += "af" if len(along) > 1 else "f"
     ranks = tuple(max(1, round(RANKS[k] * full["d"])) for k in along)
@@ -117,11 +117,11 @@ def afterwards(native: Discretisation, settings: ElasticSettings) -> Afterwards 
     some["d"] = sorted({*some["d"], max(1, 3 * full["d"] // 8)})
     every = [dict(zip(full, sizes, strict=True)) for sizes in itertools.product(*some.values())]
     below = [sizes for sizes in every if any(2 * sizes[k] < n for k, n in full.items())]
-    if settings.afterwards == 0 or not below:
+    if settings.below == 0 or not below:
         return None
     smallest = {k: sizes[0] for k, sizes in some.items()}
     drawn = [at(**sizes) for sizes in (*[smallest] * SMALLEST, *below)]
     own = ByRole(
         AdamW(2 * settings.lr, decay=0.0), table=Muon(1.5 * settings.matrix_lr) if settings.matrix_lr else None
     )
-    return Afterwards(settings.afterwards, (*drawn, at(z=2 * full["z"])), own)
+    return Afterwards(settings.below, (*drawn, at(z=2 * full["z"])), own)

@@ -173,3 +173,17 @@ def test_changes_do_not_reach_a_run_that_is_going_on(file, tmp_path) -> None:
         resume(run, {"steps": 9})
     assert json.loads((run / "run.json").read_text()) == before
     held.release()
+
+
+@pytest.mark.spec("B1")
+@pytest.mark.parametrize(("heads", "depth"), [(4, 4), (3, 5), (2, 2), (1, 1)])
+def test_elastic_text_serves_sizes_below_half_unless_told_not_to(heads: int, depth: int, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(tiny_text())
+    own = {"d": 12 * heads, "heads": heads, "depth": depth, "context": 8, "text": str(tmp_path / "text.txt")}
+    made = build("elastic", {**own, "below": 0.5, "steps": 20})
+    assert made.training.total == 30
+    assert made.training.afterwards is not None
+    made.training.afterwards.over(made.model, 20)  # every size reads a correction
+    plain = build("elastic", {**own, "below": 0})
+    assert plain.training.afterwards is None
+    assert not any("correction" in name for name, _ in plain.model.named_parameters())
