@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from continua.serve.service import Rules, Served, Service, size_name
 from continua.serve.start import BACKLOG, bound, check_open, web_server
 
 KEY = "CONTINUA_API_KEY"
+SWITCH = 2e-4  # seconds that one thread may keep the other waiting: a pass has many small operations
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ def run(path: Path, where: Listening, device: torch.device) -> None:
     )
     for ending in (signal.SIGTERM, signal.SIGINT):  # the web server raises them again when all is done
         signal.signal(ending, lambda *_: None)
+    sys.setswitchinterval(SWITCH)
     web_server(server).run(sockets=[listens])
     console.print("stopped", markup=False)
 

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from continua.serve.embedding import Embedder
 from continua.serve.jobs import Ask
+from continua.serve.metrics import Metrics
 from continua.serve.service import Service
 from continua.serve.texts import Piece, Texts
 from continua.serve.wire import (
@@ -332,6 +333,24 @@ async def _disconnect(receive: Any) -> None:
 # --- the application --------------------------------------------------------------------------------------------------
 
 
+class Counted:
+    """Counts answers by status."""
+
+    def __init__(self, app: Any, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Look at the beginning of every answer."""
+
+        async def counting(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                self.metrics.answered(message["status"])
+            await send(message)
+
+        await self.app(scope, receive, counting if scope["type"] == "http" else send)
+
+
 def application(server: Server) -> FastAPI:
     """Routes, and every failure in OpenAI's shape."""
 
@@ -354,14 +373,9 @@ def application(server: Server) -> FastAPI:
         ("/health", "GET", server.health),
         ("/metrics", "GET", server.metrics),
     ):
-        app.add_api_route(path, answer, methods=[method], response_model=None)
+        app.add_route(path, answer, methods=[method])
     metrics = server.service.metrics if server.service is not None else server.embedder.metrics  # type: ignore[union-attr]
-
-    @app.middleware("http")
-    async def count(request: Request, go_on: Any) -> Any:
-        response = await go_on(request)
-        metrics.answered(response.status_code)
-        return response
+    app.add_middleware(Counted, metrics=metrics)
 
     async def refused(request: Request, problem: Exception) -> JSONResponse:
         refusal = problem if isinstance(problem, Refusal) else _as_refusal(problem)

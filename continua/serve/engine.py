@@ -28,6 +28,7 @@ DOWN = 0.1  # seconds between changes to a quicker family of sizes
 UP = 1.0  # and to a better one
 FORGETS = 2.0  # seconds in which the pace falls back to that of the table
 HOPE = 0.9  # of the time that a text is expected to take: below that it is given up
+SURE = 1.15  # of the same: below that it is not even begun
 LATE = "no size is quick enough any more"
 IDLE = 0.5  # seconds between looks at the clock when nothing is asked
 
@@ -251,11 +252,12 @@ class Engine:
         """Whether even the quickest size, among the others and at the pace of the machine, comes too late."""
         if math.isinf(job.deadline):
             return False
-        samples = max(1, len(self.active))
+        is_begun = job.slot >= 0
+        samples = max(1, len(self.active) if is_begun else min(self.limits.batch, len(self.active) + 1))
         reading = 0 if job.new else len(job.ask.ids)
         sizes = [self.size(job.ask.size)] if job.ask.size is not None else self.front.sizes
         quickest = min(size.whole(reading, job.left, samples) for size in sizes)
-        return now + HOPE * self.pace * quickest > job.deadline
+        return now + (HOPE if is_begun else SURE) * self.pace * quickest > job.deadline
 
     def _write(self, size: SizeCost, jobs: list[Job]) -> None:
         """One token of each: those whose keys are of another family, or of none, are read first."""

@@ -382,17 +382,15 @@ def test_the_command_serves_a_folder_and_ends_gracefully(model: ct.Transformer, 
     model.save(tmp_path / "kept")
     write_tokeniser(TOKENS, tmp_path / "kept", CONTEXT)
     words = [sys.executable, "-m", "continua", "serve", str(tmp_path / "kept"), "--port", "0", "--batch", "2"]
-    job = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
-    try:
+    shown = {**os.environ, "COLUMNS": "200"}
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=shown) as job:
         assert job.stderr is not None
         line = next(line for line in job.stderr if "serving" in line)
         url = line.split(" at ")[1].split("/v1")[0]
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
-        stream = client.completions.create(model="kept", prompt="abc", max_tokens=30, temperature=0, stream=True)
-        first = next(iter(stream)).choices[0].text
-        job.send_signal(signal.SIGTERM)
-        rest = "".join(piece.choices[0].text for piece in stream)
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+            stream = client.completions.create(model="kept", prompt="abc", max_tokens=30, temperature=0, stream=True)
+            first = next(iter(stream)).choices[0].text
+            job.send_signal(signal.SIGTERM)
+            rest = "".join(piece.choices[0].text for piece in stream)
         assert first + rest == alone(model, "abc", 30)
         assert job.wait(30) == 0
-    finally:
-        job.kill()
