@@ -11,7 +11,7 @@ from continua.data.tokens import Tokeniser
 from continua.errors import ConfigError
 from continua.models import Batch
 
-CALIBRATION = 256
+CALIBRATION = 1024
 HELD_OUT = 128
 EACH = 4  # every fourth line of a file is held out
 FEWEST = 8  # lines of a file
