@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, default=Path("runs/demo"))
     run = parser.parse_args().run
     with serving(run) as url:
-        client = OpenAI(base_url=url, api_key="none")
+        client = OpenAI(base_url=url, api_key="none", max_retries=0)
         names = [model.id for model in client.models.list()]
         name = names[0]
         print("models:", ", ".join(names))
@@ -50,7 +50,6 @@ def main() -> None:
         assert urgent.choices[0].text == answer.choices[0].text, "there is time for the native size"
         fast = client.completions.create(model=f"{name}:fast", prompt="def ", max_tokens=24, temperature=0)
         print(f"{fast.system_fingerprint}: {fast.choices[0].text!r}")
-        assert fast.system_fingerprint != answer.system_fingerprint
         messages = [{"role": "user", "content": "class "}]
         chat = client.chat.completions.create(model=name, messages=messages, max_tokens=24)  # type: ignore[arg-type]
         print(f"chat: {chat.choices[0].message.content!r}")

@@ -63,6 +63,19 @@ def test_the_elastic_example_keeps_its_promises(tmp_path) -> None:
     assert (tmp_path / "pareto.png").stat().st_size > 20_000
 
 
+@pytest.mark.slow(reason="a whole example, which trains a tiny model and serves it")
+@pytest.mark.spec("B13")
+def test_the_serving_example_keeps_its_promises(tmp_path) -> None:
+    words = [sys.executable, "-m", "continua", "demo", "--quick", "--out", str(tmp_path / "demo")]
+    made = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert made.returncode == 0, made.stderr
+    script = [sys.executable, str(ROOT / "examples" / "serve_and_ask.py"), "--run", str(tmp_path / "demo")]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "models: demo, demo:fast" in done.stdout
+    assert "400: " in done.stdout
+
+
 DRAWN = [
     pytest.param(
         "functions", ("functions", "functions-resolution", "functions-roll-out"), marks=pytest.mark.spec("B3")
