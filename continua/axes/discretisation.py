@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 from torch.utils import _pytree as pytree
 
@@ -17,6 +17,7 @@ from continua.settings.checks import scalar
 from continua.typing import Letter, Tensor
 
 
+@runtime_checkable
 class Stepping(Protocol):
     """How depth is walked, such as ``Fixed(6)`` or ``Adaptive()``; ``solver`` None means the model's own."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ LIBRARY = "tokenizers"
 Ids = NDArray[np.int64]
 
 
+@runtime_checkable
 class Reading(Protocol):
     """Reads and writes text as token numbers."""
 

@@ -224,9 +224,16 @@ def check_habits(root: Path) -> Iterator[str]:
         yield from _pickle_imports(module)
 
 
+def _is_unchecked_protocol(node: ast.ClassDef) -> bool:
+    bases = {_dotted(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases}
+    return "Protocol" in bases and "runtime_checkable" not in {_dotted(item) for item in node.decorator_list}
+
+
 def _bad_habit(module: Module, node: ast.AST) -> str | None:
     if isinstance(node, ast.Assert):
         return "assert in the library. Raise an error of continua.errors that says what, got and remedy."
+    if isinstance(node, ast.ClassDef) and _is_unchecked_protocol(node):
+        return "a protocol that no isinstance takes, so make test-shapes fails. Write @runtime_checkable above it."
     if not isinstance(node, ast.Call):
         return None
     called = _dotted(node.func)
@@ -365,6 +372,7 @@ BAD = [
     (check_habits, "axes/grid.py", "np.load('x', allow_pickle=True)", ":1: numpy.load"),
     (check_habits, "flow/solve.py", "x = getattr(solver, 'lag', False)", ":1: getattr probes"),
     (check_habits, "flow/solvers/sphere.py", "x = 1\nx = hasattr(solver, 'tableau')", ":2: hasattr probes"),
+    (check_habits, "axes/grid.py", "x = 1\nclass Line(Protocol): ...", ":2: a protocol that no isinstance takes"),
     (check_kinds, "axes/grid.py", "@register\nclass Line: ...", ":2: MODULES in config.py has no module for"),
     (check_kinds, "config.py", "\nMODULES = {'axes.grid': 'Line'}", ":2: continua.axes.grid registers no Line"),
     (check_paths, "axes/grid.py", "x = 1\npath = '/ho" + "me/ada/model'", ":2: machine path"),
@@ -383,6 +391,7 @@ GOOD = [
     (check_functions, "axes/grid.py", f"class A:\n    def f(self, {NARROW}): ..."),
     (check_functions, "axes/grid.py", f"def f({NARROW}, *, {WIDE.replace('p', 'q')}): ..."),
     (check_habits, "cli/main.py", "print('hello')"),
+    (check_habits, "axes/grid.py", "@runtime_checkable\nclass Line(Protocol[T]): ..."),
     (check_habits, "flow/solve.py", "x = solver.lag\ny = isinstance(solver, Wrapper)"),
     (check_habits, "axes/grid.py", "import torch\ntorch.load('x', weights_only=True)\nself.print()\n'print(x)'"),
     (check_habits, "axes/grid.py", "from __future__ import annotations\nimport torch"),
