@@ -16,7 +16,7 @@ from continua.compiling import compiled_with_constants
 from continua.errors import ConfigError, GridError, MaskError, ShapeError, SolveError
 from continua.flow import Fixed
 from continua.models.batch import Batch, is_whole, place
-from continua.models.drafts import Asked, Draft, drafted, speculation, taken_apart
+from continua.models.drafts import ROOM, Asked, Draft, drafted, speculation, taken_apart
 from continua.models.finite import check_logits
 from continua.models.model import Pass, constant_weight
 from continua.models.ragged import compacted
@@ -27,8 +27,6 @@ from continua.operators.cache import StaticCache
 from continua.settings import checked
 from continua.tree import mapped
 from continua.typing import Tensor
-
-ROOM = 64  # buffers of a compiled step are a multiple of this long
 
 
 @checked
@@ -111,15 +109,16 @@ def stream(
     chosen = decoder.settle(at)
     if compile:
         _check_compiled(decoder, t)
-    writer = _CompiledWriter(decoder, chosen, t, tokens) if compile else _Writer(decoder, chosen, t)
-    writer.entry = model
+    end = Ending(tuple(stop), filler, tokens)
     if draft is not None:
-        asked = Asked(batch, sampling, Ending(tuple(stop), filler, tokens), generator, compile)
+        asked = Asked(batch, sampling, end, generator, compile)
         chosen_draft = drafted(model, chosen, draft, ahead, asked, stream)
         if chosen_draft is not None:
             return _with_draft(model, chosen, t, chosen_draft, asked)
+    writer = _CompiledWriter(decoder, chosen, t, tokens) if compile else _Writer(decoder, chosen, t)
+    writer.entry = model
     beside = model.beside if decoder is not model else None
-    return _tokens(writer, batch, sampling, tokens, _End(tuple(stop), filler), beside and (beside, at), generator)
+    return _tokens(writer, batch, sampling, end, beside and (beside, at), generator)
 
 
 def _with_draft(model: Any, at: Discretisation, t: Grid, draft: Draft, asked: Asked) -> Iterator[Tensor]:
@@ -146,21 +145,12 @@ def _seen(sampling: Sampling, ids: Tensor, present: Tensor, vocab: int) -> Tenso
     return counts.scatter_add_(1, ids, present.long()) > 0
 
 
-@dataclass(frozen=True)
-class _End:
-    """Tokens that end a sample, and what is written behind."""
-
-    stop: tuple[int, ...]
-    filler: int
-
-
 @torch.no_grad()
 def _tokens(
     writer: "_Writer",
     batch: Batch,
     sampling: Sampling,
-    tokens: int,
-    end: _End,
+    end: Ending,
     beside: tuple[Any, Discretisation | None] | None,
     generator: torch.Generator | None,
 ) -> Iterator[Tensor]:
@@ -172,7 +162,7 @@ def _tokens(
     stop = torch.tensor(end.stop, device=ids.device)
     done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     logits = writer.read(batch)
-    for i in range(tokens):
+    for i in range(end.tokens):
         if writer.model.execution.check:
             check_logits(logits, i)
         token = sampling.choose(logits, seen, generator)
@@ -180,7 +170,7 @@ def _tokens(
             token = torch.where(done, end.filler, token)
             done = done | torch.isin(token, stop)
         yield token
-        if i + 1 == tokens or (end.stop and bool(done.all())):
+        if i + 1 == end.tokens or (end.stop and bool(done.all())):
             return
         if seen is not None:
             seen = seen.scatter(1, token[:, None], True)
