@@ -10,6 +10,7 @@ import torch
 
 from continua.axes import Discretisation, at
 from continua.errors import ContinuaError
+from continua.flow import Fixed
 from continua.models.ragged import RaggedReader
 from continua.models.sampling import Distribution
 from continua.operators.cache import RaggedCache
@@ -81,7 +82,8 @@ def best_ahead(alpha: float, times: StepTimes) -> tuple[int, float]:
 
 def smaller_sizes(model: Any, where: Discretisation) -> list[Discretisation]:
     """Parts of d, h and z that this model can be looked at with."""
-    full = (where.d.n, where.h.n, getattr(where.z, "steps", None))  # type: ignore[union-attr]
+    steps = where.z.steps if isinstance(where.z, Fixed) else None
+    full = (where.d.n, where.h.n, steps)  # type: ignore[union-attr]
     found: dict[str, Discretisation] = {}
     for shares in SHARES:
         wish = {}

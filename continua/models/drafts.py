@@ -10,7 +10,8 @@ from continua.axes import Discretisation
 from continua.errors import ConfigError
 from continua.models.batch import Batch
 from continua.models.draft_choice import LOOKED_AT, choose_draft
-from continua.models.ragged import RaggedReader
+from continua.models.model import Model
+from continua.models.ragged import RaggedReader, key_family
 from continua.models.sampling import Distribution
 from continua.models.speculate import Ending, Speculator
 from continua.operators import Attention, Context
@@ -78,14 +79,13 @@ def drafted(
     if ahead < 1:
         raise ConfigError("a draft writes at least one token ahead", got=ahead, remedy="Give ahead=k with k ≥ 1.")
     own, where = taken_apart(draft)
-    flows = getattr(own, "flows", ())
-    if not flows:
+    if not isinstance(own, Model):
         remedy = "Use a view of the model: draft=model.at(d=64, h=2, z=2)."
         raise ConfigError("a draft is a model", got=type(draft).__name__, remedy=remedy)
-    heads = [flow.readout.out if flow.readout is not None else None for flow in (flows[-1], model.flows[-1])]
+    heads = [flow.readout.out if flow.readout is not None else None for flow in (own.flows[-1], model.flows[-1])]
     if heads[0] != heads[1]:
         raise ConfigError("a draft has the tokens of the model", got=f"{heads[0]} and {heads[1]}", remedy="Use a view.")
-    return Draft(own, flows[-1].settle(where), ahead)
+    return Draft(own, own.flows[-1].settle(where), ahead)
 
 
 def _chosen(model: Any, at: Discretisation, asked: Asked, write: Callable[..., Iterator[Tensor]]) -> Draft | None:
@@ -126,7 +126,7 @@ def same_keys(model: Any, one: Discretisation, other: Discretisation) -> bool:
     Those of another width are computed from another state, of which they are as good an answer: where the model read
     a token, the draft that looks at its keys knows more of it than it would have read itself.
     """
-    return _is_alone(model) and (one.h, one.e, one.z) == (other.h, other.e, other.z)
+    return _is_alone(model) and key_family(one) == key_family(other)
 
 
 def _is_alone(model: Any) -> bool:

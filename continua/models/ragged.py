@@ -92,6 +92,11 @@ class RaggedReader:
         return logits
 
 
+def key_family(at: Discretisation) -> tuple[Any, ...]:
+    """What decides keys and values: heads, what is inside them, and the steps. Sizes that agree in it share them."""
+    return at.h, at.e, at.z
+
+
 def compacted(ids: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
     """The observed tokens of each sample first, in their order, and how many there are."""
     order = (~observed).to(torch.uint8).argsort(dim=1, stable=True)

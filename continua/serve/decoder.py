@@ -1,24 +1,15 @@
 """The model of a server: passes of many samples at any size, over keys that stay usable where sizes share them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from continua.axes import Discretisation
-from continua.models.ragged import RaggedReader
+from continua.models.ragged import RaggedReader, key_family
 from continua.operators.cache import RaggedCache
 from continua.serve.front import SizeCost, measured
 from continua.typing import Tensor
-
-
-@dataclass
-class Family:
-    """Sizes with the same heads and steps: one set of keys and values serves all of them."""
-
-    key: tuple[Any, ...]
-    cache: RaggedCache
 
 
 class Decoder:
@@ -32,14 +23,13 @@ class Decoder:
         self.model = model
         self.samples = samples
         self.room = room
-        self._families: dict[tuple[Any, ...], Family] = {}
+        self._caches: dict[tuple[Any, ...], RaggedCache] = {}  # one for each family of sizes
         self._readers: dict[Discretisation, RaggedReader] = {}
         self.device = next(model.parameters()).device
 
     def family(self, at: Discretisation) -> tuple[Any, ...]:
-        """What decides the keys: heads, what is inside them, and the steps."""
-        chosen = self.model.settle(at)
-        return (chosen.h, chosen.e, chosen.z)
+        """What decides the keys of a size."""
+        return key_family(self.model.settle(at))
 
     @torch.no_grad()
     def begin(self, at: Discretisation, texts: Sequence[Sequence[int]], slots: Sequence[int]) -> Tensor:
@@ -73,17 +63,18 @@ class Decoder:
     def _reader(self, at: Discretisation) -> RaggedReader:
         if at not in self._readers:
             chosen = self.model.settle(at)
-            self._readers[at] = RaggedReader(self.model, chosen, self._family(chosen).cache)
+            self._readers[at] = RaggedReader(self.model, chosen, self._cache(chosen))
         return self._readers[at]
 
     @torch.no_grad()
-    def _family(self, at: Discretisation) -> Family:
+    def _cache(self, at: Discretisation) -> RaggedCache:
+        """The keys and values of a family of sizes."""
         key = self.family(at)
-        if key not in self._families:
+        if key not in self._caches:
             one = RaggedCache(torch.zeros(1, dtype=torch.long, device=self.device), self.room)
             RaggedReader(self.model, at, one).begin(torch.zeros(1, 1, dtype=torch.long, device=self.device), None)
-            self._families[key] = Family(key, one.for_samples(self.samples))
-        return self._families[key]
+            self._caches[key] = one.for_samples(self.samples)
+        return self._caches[key]
 
     def cost(self, name: str, at: Discretisation, loss: float | None, prompt: int = 16) -> SizeCost:
         """Time the passes of one size."""
