@@ -17,11 +17,10 @@ from continua.errors import ConfigError
 from continua.models import Greedy, Sample, Sampling, View
 from continua.models.drafts import AUTO
 from continua.recipes import tokens_of
+from continua.session.tokens import texts as pieces
 from continua.tasks import Tokeniser
 from continua.training import Run
 
-TORN = "\ufffd"  # what the first bytes of a character look like before the others are there
-LONGEST = 4  # tokens of one byte that a character can take
 SEEDS = 2**63
 PER_TOKEN = 16  # bytes: a row of tokens and the one that it grows into
 
@@ -104,16 +103,7 @@ def written(model: Any, tokens: Tokeniser, prompt: str, view: View, writing: Wri
 
 def texts(tokens: Tokeniser, ids: Iterable[int]) -> Iterator[str]:
     """The text of each token as it comes; bytes of one character wait for one another."""
-    pending: list[int] = []
-    for token in ids:
-        pending.append(token)
-        text = tokens.decode(torch.tensor(pending))
-        if text.endswith(TORN) and len(pending) < LONGEST:
-            continue
-        yield text
-        pending = []
-    if pending:
-        yield tokens.decode(torch.tensor(pending))
+    return pieces(lambda some: tokens.decode(torch.tensor(some)), ids)
 
 
 def _numbers(

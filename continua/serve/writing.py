@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 import torch
 
 from continua.data.tokens import Tokeniser
+from continua.session.tokens import LONGEST, TORN
 
-TORN = "\ufffd"  # what the first bytes of a character look like before the others are there
-WAITS = 4  # tokens that a torn character may wait for
 BEFORE = 4  # tokens that are read again with new ones: what a token looks like may depend on the one before
 
 
@@ -29,7 +28,7 @@ class TextWriter:
         start = max(0, self._read - BEFORE)
         before = self._decode(self._ids[start : self._read])
         text = self._decode(self._ids[start:])
-        if text.endswith(TORN) and len(self._ids) - self._read < WAITS:
+        if text.endswith(TORN) and len(self._ids) - self._read < LONGEST:
             return ""
         self._read = len(self._ids)
         return self._sure(text[len(before) :])

@@ -135,7 +135,7 @@ class Session:
     def _texts(self, prompt: str, request: Request, helper: "Helper | None") -> Iterator[str]:
         require_kind(self.about, DECODER, "generate")
         new = self._written(self.tokens.encode(prompt)[None], None, request, helper)
-        return texts(self.tokens, (int(token[0]) for token in new))
+        return texts(self.tokens.decode, (int(token[0]) for token in new))
 
     def _written(
         self, ids: Ids, observed: ArrayLike | None, request: Request, helper: "Helper | None"

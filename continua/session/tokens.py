@@ -1,6 +1,6 @@
 """From text to token numbers and back without torch: characters, or whatever the ``tokenizers`` library describes."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -105,18 +105,18 @@ def reading(described: Mapping[str, str]) -> Reading:
     return Described(made, described.get("whole") == "yes")
 
 
-def texts(tokens: Reading, ids: Iterable[int]) -> Iterator[str]:
+def texts(decode: Callable[[list[int]], str], ids: Iterable[int]) -> Iterator[str]:
     """The text of each token as it comes; bytes of one character wait for one another."""
     pending: list[int] = []
     for token in ids:
         pending.append(token)
-        text = tokens.decode(pending)
+        text = decode(pending)
         if text.endswith(TORN) and len(pending) < LONGEST:
             continue
         yield text
         pending = []
     if pending:
-        yield tokens.decode(pending)
+        yield decode(pending)
 
 
 def _codes(text: str) -> NDArray[np.uint32]:
