@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from continua import __version__
-from continua.cli.deploy import export
+from continua.cli.deploy import export, serve
 from continua.cli.failures import report
 from continua.cli.options import Device, Threads, ready
-from continua.cli.serving import serve
 from continua.cli.simulate.command import app as simulations
 
 app = typer.Typer(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from continua.cli.options import Threads, ready
+from continua.cli.options import Device, Threads, ready
 
 
 def export(
@@ -27,3 +27,25 @@ def export(
 
     ready("cpu", threads)
     go(folder, file, Wishes(at, int8, probe))
+
+
+def serve(
+    run: Annotated[Path, typer.Argument(help="A run, a folder of model.save(), or a Hugging Face folder.")],
+    host: Annotated[str, typer.Option(help="Beyond this machine CONTINUA_API_KEY has to be set.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
+    name: Annotated[str, typer.Option(help="What the model is called; by default as its folder.")] = "",
+    batch: Annotated[int, typer.Option(help="Texts that are written at once.")] = 8,
+    queue: Annotated[int, typer.Option(help="Texts that may wait; more are answered with 429.")] = 256,
+    context: Annotated[int, typer.Option(help="Tokens of a text at most, prompt and answer.")] = 1024,
+    *,
+    latency: Annotated[
+        float | None, typer.Option(help="Milliseconds for requests that name no latency_ms themselves.")
+    ] = None,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Serve a model over OpenAI's API, with a size that follows load and deadlines."""
+    from continua.cli.serve import Listening
+    from continua.cli.serve import run as go
+
+    go(run, Listening(host, port, name, batch, queue, context, latency), ready(device, threads))

@@ -12,12 +12,12 @@ from typing import Any
 
 from continua.cli.out import refuse_unwritable, writing
 from continua.cli.tokens import token_table
-from continua.convert import from_hf
+from continua.convert.folders import model_in
 from continua.convert.tokenizer import TOKENIZER, read_tokeniser, write_tokeniser
 from continua.data.tokens import Tokeniser
 from continua.errors import ConfigError
 from continua.files import fault_of
-from continua.models import Transformer, load
+from continua.models import Transformer
 from continua.models.store import CONFIG, read_json
 from continua.recipes import tokens_of
 from continua.training import Run
@@ -77,13 +77,8 @@ class Opened:
 
 def open_model(folder: Path) -> Opened:
     """The model of a Hugging Face folder, of a folder of ``model.save``, or the best one of a run."""
-    if (folder / "run.json").is_file():
-        run = Run.open(folder)
-        return Opened(run.model(), folder, run, False)
-    config = folder / CONFIG
-    if config.is_file() and read_json(config).get("format") != "continua":
-        return Opened(from_hf(folder), folder, None, True)
-    return Opened(load(folder), folder, None, False)
+    found = model_in(folder)
+    return Opened(found.model, folder, found.run, found.is_hf)
 
 
 def refuse_taken(out: Path) -> None:

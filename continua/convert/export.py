@@ -16,6 +16,7 @@ import torch
 
 from continua.config import from_plain
 from continua.convert.discretise import discretise
+from continua.convert.folders import model_in
 from continua.convert.huggingface import from_hf, to_hf
 from continua.convert.onnx.compared import Compared
 from continua.convert.onnx.decoders import compare_decoder, write_decoder
@@ -28,13 +29,10 @@ from continua.errors import ConfigError, ContinuaError, install
 from continua.files import aside, flush
 from continua.models import Patches, Tokens, Transformer, View, Widened
 from continua.models.model import Model
-from continua.models.store import CONFIG, read_json
 from continua.session import About
 from continua.session.about import DECODER
 from continua.session.tokens import CHARACTERS, LIBRARY
 from continua.settings import checked
-from continua.training import Run, load
-from continua.training.run import ABOUT
 from continua.typing import Tensor
 
 ONNX = ".onnx"
@@ -137,15 +135,11 @@ def export(
 
 def opened(folder: Path) -> Source:
     """The model of a folder and its tokeniser, where it has one. Nothing of it is executed."""
-    if (folder / ABOUT).is_file():
-        run = Run.open(folder)
-        described = run.about.get("tokens")
-        made = None if described is None else from_plain(described)
-        tokens = made if isinstance(made, Tokeniser) else _beside(folder)
-        return Source(_plain(run.model()), None, tokens)
-    foreign = (folder / CONFIG).is_file() and read_json(folder / CONFIG).get("format") != "continua"
-    model = from_hf(folder) if foreign else load(folder)
-    return Source(_plain(model), None, _beside(folder))
+    found = model_in(folder)
+    described = None if found.run is None else found.run.about.get("tokens")
+    made = None if described is None else from_plain(described)
+    tokens = made if isinstance(made, Tokeniser) else _beside(folder)
+    return Source(_plain(found.model), None, tokens)
 
 
 def _beside(folder: Path) -> Tokeniser | None:
