@@ -47,7 +47,7 @@ from continua.optim import AdamW, ByRole, Muon
 from continua.recipes.elastic import ElasticSettings, afterwards, corrected, growth, lessons
 from continua.tasks import Characters, Text, python_source
 from continua.training import Afterwards, Elastic, Growth, fit
-from continua.training.sizes import never_joined
+from continua.training.sizes import native_sizes, never_joined
 
 D, H, E, Z, CONTEXT, BATCH = 128, 4, 32, 4, 128, 16
 STEPS, LONGER, WINDOWS = 800, 1300, 600
@@ -135,7 +135,9 @@ def laws(job: Job, model: Transformer) -> Laws:
     if not job.muon:
         return Laws(Elastic())
     grow = growth(model.native, USUAL)
-    return Laws(lessons(USUAL), grow, afterwards(model.native, USUAL)) if job.kind == "elastic" else Laws(grow=grow)
+    return (
+        Laws(lessons(USUAL), grow, afterwards(native_sizes(model), USUAL)) if job.kind == "elastic" else Laws(grow=grow)
+    )
 
 
 def prepared(job: Job, vocabulary: int) -> Transformer:

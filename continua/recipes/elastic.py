@@ -1,6 +1,7 @@
 """Elastic text: one checkpoint for every width, number of heads and depth."""
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -60,7 +61,7 @@ def elastic(settings: ElasticSettings) -> Bundle:
     initialise(bundle.model, GPT2Init(), torch.Generator().manual_seed(settings.weights))
     model = corrected(made_elastic(bundle.model), settings)
     grow = growth(model.native, settings)
-    later = afterwards(model.native, settings)
+    later = afterwards(native_sizes(model), settings)
     training = replace(bundle.training, steps=1300, elastic=lessons(settings), grow=grow, afterwards=later)
     return replace(bundle, model=model, optimiser=optimiser(settings), training=training)
 
@@ -110,9 +111,8 @@ def corrected(model: Any, settings: ElasticSettings) -> Any:
     return with_corrections(model, Corrections(ranks, along, beyond=1.0), settings.weights)
 
 
-def afterwards(native: Discretisation, settings: ElasticSettings) -> Afterwards | None:
+def afterwards(full: Mapping[str, int], settings: ElasticSettings) -> Afterwards | None:
     """A quarter of everything most often, then the other sizes below half, and now and then twice the steps."""
-    full = {"d": native.d.n, "h": native.h.n, "z": native.z.steps}  # type: ignore[union-attr]
     some = {k: sorted({max(1, n // 4), max(1, n // 2), n}) for k, n in full.items()}
     some["d"] = sorted({*some["d"], max(1, 3 * full["d"] // 8)})
     every = [dict(zip(full, sizes, strict=True)) for sizes in itertools.product(*some.values())]

@@ -15,10 +15,27 @@ from continua.tasks.task import Example, Score, device_of, divergence
 from continua.typing import Tensor
 
 Far = Callable[[Tensor, Tensor, Example], Tensor]  # answer, teacher, example → how far each answer is
+Known = Callable[[Any, Discretisation, Tensor], Tensor]  # model, size, native answers → those that the size has too
 
 
 @dataclass(frozen=True)
-class Sentences:
+class _Lessons:
+    """Batches to learn from and to be measured on. The native size has nothing to learn from them."""
+
+    train: tuple[Batch, ...]
+    validation: tuple[Batch, ...]
+    sizes: tuple[Discretisation, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require_batches(self.train, self.validation)
+
+    def loss(self, answer: Tensor, example: Example) -> Tensor:
+        """Nothing: the native size stays as it is."""
+        return answer.new_zeros(())
+
+
+@dataclass(frozen=True)
+class Sentences(_Lessons):
     """Texts whose embeddings are to be alike at all sizes: e = the mean of the states at the tokens that are there.
 
     ``train`` and ``validation`` are batches, ``sizes`` are what ``evaluate`` compares with the native one: the main
@@ -26,21 +43,10 @@ class Sentences:
     At another width d an embedding has fewer coordinates, and is compared with the native one at these.
     """
 
-    train: tuple[Batch, ...]
-    validation: tuple[Batch, ...]
-    sizes: tuple[Discretisation, ...] = ()
-
-    def __post_init__(self) -> None:
-        _require_batches(self.train, self.validation)
-
     def example(self, seed: int, step: int) -> Example:
         """One batch; all are met before one comes again."""
         batch = drawn(self.train, seed, step)
         return Example(batch, torch.zeros(_rows(batch)))
-
-    def loss(self, answer: Tensor, example: Example) -> Tensor:
-        """Nothing: the native size stays as it is."""
-        return answer.new_zeros(())
 
     def imitation(self, answer: Tensor, teacher: Tensor, example: Example) -> Tensor:
         """Σ 1 − cos of the embeddings."""
@@ -48,22 +54,15 @@ class Sentences:
 
     def evaluate(self, model: Any) -> Score:
         """How far each size is from the native one on held-out texts."""
-        return distances(model, self.validation, self.sizes, _apart)
+        return distances(model, self.validation, self.sizes, _apart, shared_coordinates)
 
 
 @dataclass(frozen=True)
-class Unlabelled:
+class Unlabelled(_Lessons):
     """Batches whose answers are to be alike at all sizes: KL(native ‖ size) of the classes, at tokens that are there.
 
     As in ``Sentences``, ``sizes`` are what ``evaluate`` compares with the native one, and that one learns nothing.
     """
-
-    train: tuple[Batch, ...]
-    validation: tuple[Batch, ...]
-    sizes: tuple[Discretisation, ...] = ()
-
-    def __post_init__(self) -> None:
-        _require_batches(self.train, self.validation)
 
     def example(self, seed: int, step: int) -> Example:
         """One batch; all are met before one comes again."""
@@ -72,10 +71,6 @@ class Unlabelled:
         tokens = isinstance(values, Tensor) and values.dim() == 2
         target = values if tokens and isinstance(values, Tensor) else torch.zeros(_rows(batch))
         return Example(batch, target, batch.observed if tokens else None)
-
-    def loss(self, answer: Tensor, example: Example) -> Tensor:
-        """Nothing: the native size stays as it is."""
-        return answer.new_zeros(())
 
     def imitation(self, answer: Tensor, teacher: Tensor, example: Example) -> Tensor:
         """Σ KL(teacher ‖ answer)."""
@@ -114,8 +109,13 @@ def drawn(batches: Sequence[Batch], seed: int, step: int) -> Batch:
 
 
 @torch.no_grad()
-def distances(model: Any, batches: Sequence[Batch], sizes: Sequence[Discretisation], far: Far) -> Score:
-    """The mean distance of each size from the native one, and of all of them."""
+def distances(
+    model: Any, batches: Sequence[Batch], sizes: Sequence[Discretisation], far: Far, known: Known | None = None
+) -> Score:
+    """The mean distance of each size from the native one, and of all of them.
+
+    ``known`` takes from native answers what a size can know of them (None: all).
+    """
     if not sizes:
         raise ConfigError("sizes are what is measured", got="none", remedy="Give sizes=(at(m=768, h=6), …).")
     device = device_of(model)
@@ -126,8 +126,8 @@ def distances(model: Any, batches: Sequence[Batch], sizes: Sequence[Discretisati
         example = Example(batch, torch.zeros(_rows(batch))).to(device)
         teacher = model(example.batch)
         for name, view in views.items():
-            known = shared_coordinates(model, held[name].discretisation, teacher) if far is _apart else teacher
-            found[name].append(far(view(example.batch), known, example).flatten())
+            wanted = teacher if known is None else known(model, held[name].discretisation, teacher)
+            found[name].append(far(view(example.batch), wanted, example).flatten())
     each = {name: float(torch.cat(rows).mean()) for name, rows in found.items()}
     return Score({"distance": sum(each.values()) / len(each), **each})
 
