@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -52,13 +52,13 @@ def elastic(
     require_counted(model)
     seen = collected(model, batches_of(calibrate, tokens, model))
     _require_tokens(model, seen)
-    ranks = _ranks(model) if ranks is None else ranks
+    ranks = replace(_ranks(model) if ranks is None else ranks, stays=True)
     orders = {who: _orders(who, seen) for who in _operators(model)}
     of_state = state_order([_reading(who, seen) for who in _operators(model)])
     made = relaid(model, {**_rules(model, orders), "d": tuple(of_state.tolist())}, True, Hold(), ranks)
     with torch.no_grad():
         for before, after in zip(_operators(model), _operators(made), strict=True):
-            arrange(after, orders[before], made)
+            _keep_order(after, orders[before])
             _keep_moments(after, seen.of(before))
             keep_state_moments(after, _reading(before, seen))
         for module in made.modules():
@@ -195,53 +195,32 @@ def _rules(model: Any, orders: dict[Operator, Orders]) -> dict[str, tuple[int, .
     return {}
 
 
-def arrange(operator: Any, orders: Orders, model: Any) -> None:
-    """Put the nodes of each layer where the native rule takes the most important ones first."""
-    if orders.shared:
+def _keep_order(operator: Any, orders: Orders) -> None:
+    """Let the places that the native rule takes first mean the most important nodes of each layer.
+
+    Weights stay where they are: the native size adds up the same numbers in the same order as before.
+    """
+    if orders.shared or operator.refit is None:
         return
     axis = output_map(operator).axes[orders.letter]
     rule = output_map(operator).bases[orders.letter].rule  # type: ignore[attr-defined]
     places = torch.from_numpy(taken_first(axis, rule))
-    source = torch.empty_like(orders.nodes)
-    source[:, places] = orders.nodes
-    for field in _fields_over(operator, orders.letter):
-        rearranged(field, orders.letter, source)
-    operator.refit.order.copy_(source)
-
-
-def _fields_over(operator: Any, letter: str) -> list[Any]:
-    """The weights of an operator along the letter; shared keys and values stay with their groups."""
-    names = ["w1", "gate", "w2", "b1"] if letter == "m" else ["q", "bq", "o", "density"]
-    if letter == "h" and operator.groups is None:
-        names += ["k", "v", "bk", "bv"]
-    return [getattr(operator, name) for name in names if getattr(operator, name) is not None]
-
-
-def rearranged(field: Any, letter: str, source: Tensor) -> None:
-    """Let place i of each layer hold what was at ``source[layer, i]``."""
-    values = field.coefficients
-    where = field.letters.index(letter)
-    if "z" not in field.letters:
-        values.copy_(values.index_select(where, source[0].to(values.device)))
-        return
-    for layer, own in zip(values, source, strict=True):
-        layer.copy_(layer.index_select(where - 1, own.to(values.device)))
+    meant = torch.empty_like(orders.nodes)
+    meant[:, places] = orders.nodes
+    operator.refit.order.copy_(meant)
 
 
 def _keep_moments(operator: Any, sums: list[Any]) -> None:
-    """Give the refit of an operator its moments, in the arrangement that its weights have now."""
+    """Give the refit of an operator its moments."""
     refit = operator.refit
     if refit is None:
         return
     out = output_map(operator).coefficients.detach().double().cpu()
     out = out if "z" in output_map(operator).bases else out[None]
-    block = refit.count // refit.order.shape[1]
     for layer, (own, map_) in enumerate(zip(sums, out, strict=True)):
         mean, second = own.moments(refit.centred)
-        places = (refit.order[layer].long()[:, None] * block + torch.arange(block)).flatten()
-        second = second[places][:, places]
         weight = map_.flatten(1).square().sum(0).sqrt()
-        refit.keep(layer, leading(second, refit.factor.shape[-1], weight), second.diagonal(), mean[places])
+        refit.keep(layer, leading(second, refit.factor.shape[-1], weight), second.diagonal(), mean)
 
 
 def _silence(calibration: Calibration) -> None:

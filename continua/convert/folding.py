@@ -48,8 +48,10 @@ class Folding:
     def _as_it_was(
         self, operator: Attention | Pointwise, target: Operator, values: dict[str, Tensor], grids: Grids
     ) -> dict[str, Tensor]:
-        """Kept nodes in the order of the model that was lifted, where calibration rearranged them."""
+        """Kept nodes in the order of the model that was lifted, where calibration has another one."""
         refit: Any = operator.refit
+        if refit.stays and not refit.arranges(grids):
+            return values
         if isinstance(operator, Attention):
             shared = () if isinstance(target, Attention) and target.groups is not None else SHARED
             names = ("q", "bq", "o", *shared)

@@ -22,11 +22,16 @@ from continua.typing import Letter
 @register
 @dataclass(frozen=True)
 class RefitRanks:
-    """How many functions keep the second moments of hidden coordinates, of head outputs and of the state."""
+    """How many functions keep the second moments of hidden coordinates, of head outputs and of the state.
+
+    With ``stays`` the weights of each layer stand as in the model that was lifted, and its order of nodes is applied
+    when a size is read; without, as in checkpoints of before, they stand in that order themselves.
+    """
 
     m: Size
     h: Size
     d: Size
+    stays: bool = False
 
 
 @register

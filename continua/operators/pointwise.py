@@ -17,6 +17,8 @@ from continua.operators.weights import Sampled, Weight, Weights, sample
 from continua.typing import Args, Tensor
 
 OUTPUT = Role(Use.KERNEL, inputs="m", is_output=True)  # of W2
+INTO_HIDDEN = {"w1": -2, "gate": -2, "b1": -1}  # where weights have the hidden nodes
+HIDDEN = {**INTO_HIDDEN, "w2": -1}
 
 
 @register
@@ -125,11 +127,15 @@ class Pointwise(Operator):
     def _read(self, grids: Grids, late: bool) -> Sampled:
         fewer = keys_of(self.refit, grids)
         narrow = keys_of(self.state_refit, grids)
+        moved = self.refit is not None and self.refit.arranges(grids)
+        nodes = "m" if moved else ""  # all of them: they are taken below, in the order of each layer
+        over = "c" if narrow is None else ""
+        stored = nodes if narrow is None else f"c{nodes}"
         weights = {
-            "w1": Weight(self.w1, over="c") if narrow is None else Weight(self.w1, stored="c"),
-            "gate": Weight(self.gate, over="c") if narrow is None else Weight(self.gate, stored="c"),
-            "w2": Weight(self.w2, over="m") if fewer is None else Weight(self.w2, stored="m"),
-            "b1": Weight(self.b1),
+            "w1": Weight(self.w1, over=over, stored=stored, moved=moved),
+            "gate": Weight(self.gate, over=over, stored=stored, moved=moved),
+            "w2": Weight(self.w2, "m", None, nodes, moved) if fewer is None else Weight(self.w2, stored="m"),
+            "b1": Weight(self.b1, stored=nodes),
             "b2": Weight(self.b2),
             **extra(self.calibration, grids),
             **corrected_by(self.correction, grids),
@@ -137,6 +143,7 @@ class Pointwise(Operator):
 
         def finish(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
             if self.refit is not None:
+                values = self.refit.arranged(values, HIDDEN if fewer is None else INTO_HIDDEN, grids, depths)
                 values = self.refit.fold(values, ("w2", "b2"), fewer, depths)
             if self.state_refit is not None:
                 values = self.state_refit.fold(values, ("w1", "b1"), narrow, depths)

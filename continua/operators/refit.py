@@ -1,15 +1,18 @@
 """Refit by data: what the inputs of a map at some nodes say of those at all others, a quadrature that data chose."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from continua import constants
-from continua.axes import ALIASES, Axes, Axis, Grids, node_numbers, nodes_of
+from continua.axes import ALIASES, WIDTHS, Axes, Axis, Grids, mass_of, node_numbers, nodes_of
 from continua.constants import constant_result
 from continua.errors import CheckpointError, ConfigError
 from continua.fields import Basis, ByBasis, Hold, Nodal, Parametrisation
+from continua.operators.calibration import octaves
 from continua.typing import Letter, Tensor
 
 RIDGE = 6e-2  # of the mean variance, added to every node that is kept: calibration data are few
@@ -24,9 +27,10 @@ class Refit(nn.Module):
 
     Σ are second moments of the inputs a, kept as UUᵀ + diag(D): ``rank`` functions U in eight bits (rows in units of
     their largest entry, ``top``), and what they leave of each variance. ``centred`` moments are those about the mean,
-    which then goes into the bias of the map. ``order`` says which place of the discrete model each stored node had,
-    layer by layer. All is stored as the bits of its numbers: a model that is converted to another precision keeps them.
-    On the native grid nothing is read.
+    which then goes into the bias of the map. ``order`` says, layer by layer, which node of the discrete model a place
+    of the grid means. Where weights stand as in that model (``stays``), they are taken in this order at every other
+    size; otherwise they stand in it. All is stored as the bits of its numbers: a model that is converted to another
+    precision keeps them. On the native grid nothing is read.
     """
 
     factor: Tensor
@@ -43,6 +47,8 @@ class Refit(nn.Module):
         self.bases = {letter: weights.bases[ALIASES.get(letter, letter)] for letter in letters}
         self.depth = weights.bases.get("z")
         self.centred = centred
+        self.stays = weights.refit is not None and weights.refit.stays
+        self.native = {letter: mass_of(weights.axes[letter]) for letter in WIDTHS}
         self.count = int(np.prod([basis.size for basis in self.bases.values()]))
         layers = 1 if self.depth is None else self.depth.size
         rank = min(rank, self.count)
@@ -88,12 +94,61 @@ class Refit(nn.Module):
     def _is_part(self, kept: Places) -> bool:
         return len(kept) < self.count and len(np.unique(kept)) == len(kept)
 
-    def kept(self, keys: tuple[int, ...]) -> Places:
-        """The stored places of all inputs that are kept, the last letter fastest."""
+    def kept(self, keys: tuple[int, ...], layer: int | None = None) -> Places:
+        """The places of all inputs that are kept, the last letter fastest; with a ``layer``, where these are stored."""
         places = np.zeros(1, dtype=np.int64)
         for letter, key in zip(self.letters, keys, strict=True):
-            places = (places[:, None] * self.bases[letter].size + self.places(letter, key)[None, :]).reshape(-1)
+            own = self.places(letter, key)
+            if self.stays and layer is not None and letter == self.letters[0]:
+                own = self.order[layer].cpu().numpy().astype(np.int64)[own]
+            places = (places[:, None] * self.bases[letter].size + own[None, :]).reshape(-1)
         return places
+
+    def arranges(self, grids: Grids) -> bool:
+        """Whether weights along the first letter are read as they are stored, and put in order after that."""
+        if not self.stays or _is_native(self.native, grids):
+            return False
+        key = grids[self.letters[0]].key
+        return key is not None and self._on_nodes(key)
+
+    @constant_result
+    def _on_nodes(self, key: int) -> bool:
+        """Whether the nodes of a grid are stored ones, each at most once."""
+        places = self.places(self.letters[0], key)
+        return len(np.unique(places)) == len(places)
+
+    def arranged(
+        self, values: dict[str, Tensor], dims: Mapping[str, int], grids: Grids, depths: tuple[float, ...] | None
+    ) -> dict[str, Tensor]:
+        """Take, of weights that were read at all nodes, those of the grid in the order of each layer.
+
+        ``dims`` are the weights by name, and where they have the nodes: a dimension counted from behind.
+        """
+        key = grids[self.letters[0]].key
+        own = {name: dim for name, dim in dims.items() if name in values}
+        if key is None or not own or not self.arranges(grids):
+            return values
+        made = dict(values)
+        for name, dim in own.items():
+            stacked = values[name] if depths is not None else values[name][None]
+            layers = [
+                layer.index_select(dim, self._taken(key, self.layer_of(depth), layer.shape[dim], layer.device))
+                for layer, depth in zip(stacked.unbind(0), depths or (0.0,), strict=True)
+            ]
+            made[name] = torch.stack(layers) if depths is not None else layers[0]
+        return made
+
+    @constant_result
+    def _taken(self, key: int, layer: int, size: int, device: torch.device) -> Tensor:
+        """Where a layer has what the places of a grid mean, each node with its inner coordinates."""
+        about = (key, layer, size, device, self.order._version, self.order.data_ptr())
+        return self._made.get(about, lambda: self._found(key, layer, size, device))
+
+    def _found(self, key: int, layer: int, size: int, device: torch.device) -> Tensor:
+        with constants.outside_modes():
+            block = size // self.bases[self.letters[0]].size
+            nodes = self.order[layer].cpu().long()[torch.from_numpy(self.places(self.letters[0], key))]
+            return (nodes[:, None] * block + torch.arange(block)).flatten().to(device)
 
     def places(self, letter: Letter, key: int) -> Places:
         """The stored places that nodes of one letter read; all the same where they are read between nodes."""
@@ -138,7 +193,7 @@ class Refit(nn.Module):
         self, keys: tuple[int, ...], layer: int, device: torch.device, dtype: torch.dtype
     ) -> tuple[Tensor, ...]:
         with constants.outside_modes():
-            kept = torch.from_numpy(self.kept(keys))
+            kept = torch.from_numpy(self.kept(keys, layer))
             left = torch.ones(self.count, dtype=torch.bool).index_fill_(0, kept, False).nonzero()[:, 0]
             spread = _numbers(self.spread[layer], SINGLE)
             units = self.factor[layer].cpu().double() * (_numbers(self.top[layer], HALF) / STEPS)[:, None]
@@ -177,6 +232,11 @@ def refit(weights: Parametrisation, letters: str, rank: str, centred: bool) -> R
     if not isinstance(weights, ByBasis):
         raise ConfigError("a refit needs weights at nodes", got=type(weights).__name__, remedy="Use ByBasis.")
     return Refit(weights, letters, getattr(weights.refit, rank), centred)
+
+
+def _is_native(native: Mapping[str, float], grids: Grids) -> bool:
+    """Whether no axis is coarser than the native one."""
+    return grids.z is not None and grids.z.is_native and not any(octaves(native, grids).values())
 
 
 def keys_of(own: Refit | None, grids: Grids) -> tuple[int, ...] | None:

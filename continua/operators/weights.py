@@ -62,13 +62,15 @@ class Weight:
     """A field to be read times the quadrature weights of the letters ``over``, then reshaped by ``then``.
 
     The letters ``stored`` are taken as they are stored (heads that share keys, rows of a table). ``then`` must act on
-    each depth alone and linearly, so that it may be applied to coefficients in depth as well.
+    each depth alone and linearly, so that it may be applied to coefficients in depth as well. What is ``moved`` after
+    it was read stands in another order than its coefficients: nobody looks at its products.
     """
 
     field: Field | None
     over: str = ""
     then: Callable[[Tensor], Tensor] | None = None
     stored: str = ""
+    moved: bool = False
 
     def on(self, grids: Grids, leaves: Mapping[str, Tensor] | None = None) -> Tensor:
         """Read now; without depths the coefficients in depth stay."""
@@ -180,7 +182,7 @@ def _looking(weights: Mapping[str, Weight]) -> dict[str, Moments]:
     """Who looks at the products of which weights; nobody does inside a graph."""
     if torch.compiler.is_compiling():
         return {}
-    found = {name: looked_at(weight.field) for name, weight in weights.items()}
+    found = {name: looked_at(weight.field) for name, weight in weights.items() if not weight.moved}
     return {name: moments for name, moments in found.items() if moments is not None}
 
 

@@ -7,9 +7,10 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 import continua as ct
+from continua.config import from_plain, to_plain
 from continua.convert.moments import collected, leading, ordered
 from continua.errors import CheckpointError, ConfigError
-from continua.fields import RefitRanks
+from continua.fields import Expansion, RefitRanks
 from continua.models import Batch
 from continua.operators import Attention, Pointwise, Refit
 from continua.operators.refit import RIDGE
@@ -61,6 +62,67 @@ def test_a_calibrated_model_is_exact_at_its_own_size(name, tmp_path) -> None:
 
 
 @pytest.mark.spec("B11")
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "vit"])  # whose pictures are in double
+def test_the_native_size_is_what_it_was_to_the_bit_in_single_precision(name) -> None:
+    """Weights stay where they are, so sums are taken in the order in which they were."""
+    model = MODELS[name].model().float().eval()
+    data = batches(name)
+    made = ct.elastic(model, calibrate=data)
+    assert torch.equal(made(data[0]), ct.lift(model)(data[0]))
+    assert all(torch.equal(value, made.state_dict()[key]) for key, value in model.state_dict().items())
+
+
+def moved(model: Any) -> Any:
+    """The model as checkpoints of before have it: weights and moments stand in the order of each layer."""
+    plain = _rewritten(to_plain(model))
+    made = from_plain(plain).to(next(model.parameters()))
+    made.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        for operator in (one for one in made.modules() if isinstance(one, Attention | Pointwise)):
+            own = operator.refit
+            letter = own.letters[0]
+            shared = {"k", "v", "bk", "bv"} if letter == "h" and operator.groups is not None else set()
+            for name, field in operator.named_children():
+                if isinstance(field, Expansion) and letter in field.letters and name not in shared:
+                    values = field.coefficients if "z" in field.letters else field.coefficients[None]
+                    _move(values, [k for k in field.letters if k != "z"].index(letter), own.order)
+            block = own.count // own.order.shape[1]
+            inner = (own.order.long()[..., None] * block + torch.arange(block)).flatten(1)
+            for buffer in (own.factor, own.top, own.rest, own.spread, own.mean):
+                _move(buffer, 0, inner)
+    return made
+
+
+def _rewritten(plain: Any) -> Any:
+    if isinstance(plain, list):
+        return [_rewritten(value) for value in plain]
+    if not isinstance(plain, dict):
+        return plain
+    made = {key: _rewritten(value) for key, value in plain.items()}
+    return {key: value for key, value in made.items() if key != "stays"} if made.get("kind") == "RefitRanks" else made
+
+
+def _move(values: torch.Tensor, dim: int, order: torch.Tensor) -> None:
+    for layer, own in zip(values, order.long(), strict=True):
+        layer.copy_(layer.index_select(dim, own))
+
+
+@pytest.mark.spec("B11", "B13")
+@pytest.mark.parametrize("name", ["gpt2", "bert, masked LM", "albert", "llama"])
+def test_checkpoints_whose_weights_were_moved_still_mean_the_same(name, tmp_path) -> None:
+    data = batches(name)
+    made = ct.elastic(MODELS[name].model().double(), calibrate=data)
+    old = ct.load(moved(made).save(tmp_path / "old"))
+    for size in ({}, {"m": 6}, {"h": 1}, {"d": 4, "m": 6, "h": 1}, {"z": 1}):
+        wanted = made.at(**size)(data[0])
+        assert gap(old.at(**size)(data[0]), wanted) <= EXACT
+        assert gap(ct.discretise(old, **size)(data[0]), wanted) <= EXACT
+        theirs = ct.discretise(made, **size).state_dict()
+        ours = ct.discretise(old, **size).state_dict()
+        assert all(gap(ours[key], value) <= EXACT for key, value in theirs.items())
+
+
+@pytest.mark.spec("B11")
 def test_a_refit_is_the_least_squares_map_of_the_inputs_that_are_kept() -> None:
     """With all moments, W_S + W_R Σ_RS (Σ_SS + λ)⁻¹ and its bias, from activations themselves."""
     model = gpt()
@@ -70,7 +132,7 @@ def test_a_refit_is_the_least_squares_map_of_the_inputs_that_are_kept() -> None:
     sums = collected(made, data).of(feed)[1]
     mean, second = sums.moments(centred=True)
     grids = made.structure(ct.at(m=10)).grids
-    kept = torch.from_numpy(feed.refit.kept(feed.refit.keys(grids)))
+    kept = torch.from_numpy(feed.refit.kept(feed.refit.keys(grids), layer=1))
     left = torch.tensor([i for i in range(24) if i not in kept.tolist()])
     system = second[kept][:, kept] + RIDGE * second.diagonal().mean() * torch.eye(10)
     part = torch.linalg.solve(system, second[kept][:, left]).mT

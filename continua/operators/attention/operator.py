@@ -254,19 +254,22 @@ class Attention(Operator):
         fewer = keys_of(self.refit, grids)
         state = "c" if keys_of(self.state_refit, grids) is None else ""  # integrated over here, or refitted below
         whole = "" if state else "c"
+        moved = self.refit is not None and self.refit.arranges(grids)
+        heads = "h" if moved else ""  # taken below, in the order of each layer
+        shares = shared or heads
 
         def rows(place: int, each: bool = False) -> Any:
             """Merge the head and inner dimensions (head first)."""
             return lambda v: (self._each(v, grids, place) if each else v).flatten(place, place + 1)
 
         return {
-            "q": Weight(self.q, f"{state}e", rows(-3), whole),
-            "k": Weight(self.k, state + keys.removeprefix("c"), rows(-3, each=True), shared + whole),
-            "v": Weight(self.v, state, rows(-3, each=True), shared + whole),
-            "o": Weight(self.o, "he", rows(-2)) if fewer is None else Weight(self.o, "", rows(-2), "he"),
-            "bq": Weight(self.bq, "e", rows(-2)),
-            "bk": Weight(self.bk, keys.removeprefix("c"), rows(-2, each=True), shared),
-            "bv": Weight(self.bv, "", rows(-2, each=True), shared),
+            "q": Weight(self.q, f"{state}e", rows(-3), heads + whole, moved),
+            "k": Weight(self.k, state + keys.removeprefix("c"), rows(-3, each=True), shares + whole, moved),
+            "v": Weight(self.v, state, rows(-3, each=True), shares + whole, moved),
+            "o": Weight(self.o, "he", rows(-2), heads, moved) if fewer is None else Weight(self.o, "", rows(-2), "he"),
+            "bq": Weight(self.bq, "e", rows(-2), heads),
+            "bk": Weight(self.bk, keys.removeprefix("c"), rows(-2, each=True), shares),
+            "bv": Weight(self.bv, "", rows(-2, each=True), shares),
             "bo": Weight(self.bo),
             "density": Weight(self.density),
             **extra(self.calibration, grids),
@@ -278,7 +281,9 @@ class Attention(Operator):
 
         def fold(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
             if self.refit is not None:
-                values = self.refit.fold(values, ("o", "bo"), keys_of(self.refit, grids), depths)
+                fewer = keys_of(self.refit, grids)
+                values = self.refit.arranged(values, _of_heads(self.groups, fewer is None), grids, depths)
+                values = self.refit.fold(values, ("o", "bo"), fewer, depths)
             if self.state_refit is not None:
                 narrow = keys_of(self.state_refit, grids)
                 for name in ("q", "k", "v"):
@@ -315,6 +320,13 @@ def _origin(s: Grid) -> Tensor | None:
 
 def _since(origin: Tensor | None, grid: Grid) -> Tensor:
     return grid.nodes if origin is None else grid.nodes - origin
+
+
+def _of_heads(groups: int | None, whole: bool) -> dict[str, int]:
+    """Where weights have the nodes of their heads; those that are shared have none, and a refit takes those of o."""
+    own = {"q": -2, "bq": -1}
+    each = own if groups is not None else {**own, "k": -2, "v": -2, "bk": -1, "bv": -1}
+    return {**each, "o": -1} if whole else each
 
 
 def _maps(groups: int | None) -> dict[str, Map]:
