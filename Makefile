@@ -19,7 +19,7 @@ PIP  := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 NO_DEPS := curvlinops-for-pytorch
 
 .DEFAULT_GOAL := help
-.PHONY: fuzz help demo test test-shapes test-all lint spec bench docs dist try-readme notebooks clean
+.PHONY: fuzz help demo page test test-page test-shapes test-all lint spec bench docs dist try-readme notebooks clean
 
 help: ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -36,6 +36,18 @@ test: $(DEV) ## run the quick tests (ARGS='-k attention' for some, ARGS='-m slow
 
 test-shapes: $(DEV) ## run the laws and the special cases with every shape and type checked at run time
 	@$(SHAPES) $(ARGS)
+
+# A browser of the machine is used; what playwright would download is not needed. CONTINUA_BROWSER names another one.
+test-page: $(DEV) ## open the studio in a real browser and test its arithmetic (two minutes)
+	@if command -v npm >/dev/null; then $(NPM) ci --silent && $(NPM) test --silent; \
+	  else echo "no npm here: the arithmetic of the page is not tested by vitest"; fi
+	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -rs -m page tests/studio $(ARGS)
+
+NPM := npm --prefix page --no-audit --no-fund
+
+page: ## build the studio's page into the package (needs node 20 and npm; using it needs neither)
+	@$(NPM) ci --silent
+	@$(NPM) run build --silent
 
 test-all: $(DEV) ## run every test: the quick and the slow ones, then the shapes
 	@$(PYTEST) -m '' $(ARGS)

@@ -47,6 +47,7 @@ ROOMS = (
     Room("recipes", "continua.recipes", "Recipes"),
     Room("estimators", "continua.estimators", "Estimators"),
     Room("serve", "continua.serve", "Serving"),
+    Room("studio", "continua.studio", "Studio"),
     Room("lab-particles", "continua.lab.particles", "Lab: particles"),
     Room("lab-theory", "continua.lab.theory", "Lab: theory"),
     Room("lab-probes", "continua.lab.probes", "Lab: probes"),

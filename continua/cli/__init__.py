@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from continua import __version__
-from continua.cli.deploy import export, serve
+from continua.cli.deploy import export, serve, studio
 from continua.cli.failures import report
 from continua.cli.options import Device, Threads, ready
 from continua.cli.simulate.command import app as simulations
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.add_typer(simulations, name="simulate")
 app.command()(export)
 app.command()(serve)
+app.command()(studio)
 
 
 def _version(wanted: bool) -> bool:

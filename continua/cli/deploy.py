@@ -49,3 +49,24 @@ def serve(
     from continua.cli.serve import run as go
 
     go(run, Listening(host, port, name, batch, queue, context, latency), ready(device, threads))
+
+
+def studio(
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="A run of an elastic text model; the demo if left out, made where it is absent."),
+    ] = None,
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8001,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    out: Annotated[
+        Path | None, typer.Option("--export", help="Write the page and its model into a new folder instead.")
+    ] = None,
+    *,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Open a page in which the model runs in the browser, at every size, beside the theory (on this machine alone)."""
+    from continua.cli.studio import Opening
+    from continua.cli.studio import run as go
+
+    go(run, Opening(port, browser, out), ready(device, threads))

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from continua.cli.again import code_of, goes_on
 from continua.cli.recipes import dry_run
-from continua.cli.run import held_out_of
 from continua.cli.sizes import parse_at
 from continua.errors import ConfigError
 from continua.recipes import SHIPPED, changes_of
@@ -19,6 +18,7 @@ from continua.recipes.runs import Prepared, prepare, prepare_again
 from continua.settings.text import pairs
 from continua.training import Run
 from continua.training.distributed import leads
+from continua.training.summaries import held_out_of
 
 
 @dataclass(frozen=True)

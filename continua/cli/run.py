@@ -1,6 +1,5 @@
 """``continua inspect RUN``: how a run went, and how its model does at other sizes."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +11,8 @@ from continua.errors import ContinuaError, RunError
 from continua.recipes.runs import bundle_of
 from continua.tasks import Text
 from continua.training import Run
+from continua.training.summaries import held_out_of
 
-HELD_OUT = "validation_"
 WINDOWS = 16  # of held-out text for each size: a quick look, not a benchmark
 
 
@@ -40,11 +39,6 @@ def show(console: Console, run: Run, model: Any, trust: bool = False) -> None:
             _drift(console, run, model, trust)
         except RunError as refused:  # what the run itself may not name
             console.print(f"No table of other sizes: {refused}", markup=False)
-
-
-def held_out_of(line: Mapping[str, Any]) -> dict[str, float]:
-    """What a line of a history says of held-out data, the main number first."""
-    return {key.removeprefix(HELD_OUT): value for key, value in line.items() if key.startswith(HELD_OUT)}
 
 
 def _drift(console: Console, run: Run, model: Any, trust: bool) -> None:

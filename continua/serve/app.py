@@ -1,13 +1,11 @@
 """The web server: OpenAI's endpoints over the engine."""
 
 import asyncio
-import hmac
 import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -15,6 +13,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from continua.serve.embedding import Embedder
+from continua.serve.gate import Gate, body_of, check_key
 from continua.serve.jobs import Ask
 from continua.serve.metrics import Metrics
 from continua.serve.service import Service
@@ -27,22 +26,12 @@ from continua.serve.wire import (
     Wanted,
     check_fields,
     messages_of,
-    parsed,
     texts_of,
     wanted,
 )
 
 SIZE_HEADER = "x-continua-size"
 LOSS_HEADER = "x-continua-loss"  # the held-out loss of the sizes that wrote, by tokens
-
-
-@dataclass(frozen=True)
-class Gate:
-    """Who may come in, with how much, and how long a body may take."""
-
-    key: str | None = None
-    body: int = 2 * 2**20
-    seconds: float = 20.0
 
 
 class Server:
@@ -65,34 +54,11 @@ class Server:
     async def body(self, request: Request) -> dict[str, Any]:
         """The JSON of a request whose key is right, whose body is not too long and does not take for ever."""
         self.check_key(request)
-        limit = self.gate.body
-        said = request.headers.get("content-length", "0")
-        if said.isdecimal() and int(said) > limit:
-            raise Refusal(413, f"A body has {limit} bytes at most, this one {said}.", headers={"Connection": "close"})
-        try:
-            async with asyncio.timeout(self.gate.seconds):
-                return parsed(await self._read(request, limit))
-        except TimeoutError:
-            words = f"The body did not arrive within {self.gate.seconds:g} s."
-            raise Refusal(408, words, headers={"Connection": "close"}) from None
-
-    @staticmethod
-    async def _read(request: Request, limit: int) -> bytes:
-        got = bytearray()
-        async for chunk in request.stream():
-            got += chunk
-            if len(got) > limit:
-                raise Refusal(413, f"A body has {limit} bytes at most.", headers={"Connection": "close"})
-        return bytes(got)
+        return await body_of(request, self.gate)
 
     def check_key(self, request: Request) -> None:
         """Compare the key in constant time."""
-        if self.gate.key is None:
-            return
-        said = request.headers.get("authorization", "")
-        given = said.removeprefix("Bearer ").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, self.gate.key.encode()):
-            raise Refusal(401, "The API key is missing or wrong.", kind="authentication_error", code="invalid_api_key")
+        check_key(request, self.gate)
 
     def writer(self) -> Service:
         """The service that writes, or a refusal."""

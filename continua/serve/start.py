@@ -50,16 +50,29 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def web_server(server: "Server", grace: int = GRACE) -> Any:
-    """The uvicorn server of an application; ``run(sockets=[…])`` serves until SIGTERM or Ctrl-C."""
-    try:
-        import uvicorn
+    """The uvicorn server of the endpoints; ``run(sockets=[…])`` serves until SIGTERM or Ctrl-C."""
+    require_web()
+    from continua.serve.app import application
 
-        from continua.serve.app import application
+    return running(application(server), grace)
+
+
+def require_web() -> None:
+    """Say what to install where the packages of a web server are not there."""
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
     except ImportError as missing:
         remedy = f"Install the extra: {install('serve')}."
         raise ConfigError("a server needs fastapi and uvicorn", got=str(missing), remedy=remedy) from missing
+
+
+def running(app: Any, grace: int = GRACE) -> Any:
+    """The uvicorn server of an application."""
+    import uvicorn
+
     config = uvicorn.Config(
-        application(server),
+        app,
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=grace,

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from continua.cli.runs import differences, is_busy, places, summary
 from continua.training import Run
+from continua.training.summaries import differences, is_busy, places, summary
 from tests.commands import typed
 
 

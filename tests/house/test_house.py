@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # A room imports only rooms that stand before it.
 ROOMS = [
     "session", "axes", "geometry", "fields", "flow", "operators", "models", "optim", "data", "tasks", "training", "lab",
-    "convert", "recipes", "estimators", "serve", "cli", "studio",
+    "convert", "recipes", "estimators", "serve", "studio", "cli",
 ]  # fmt: skip
 COMMON = {
     "typing",
@@ -48,6 +48,7 @@ MACHINE_PATH = re.compile(
 )
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".json", ".cfg", ".ini", ".js", ".css", ".html", ".sh", ""}
 UNREAD = {"site", "build", "dist", "runs", "node_modules", "__pycache__"}
+BUILT = Path("continua", "studio", "page")  # of page/, with the runtime of ONNX in it
 
 
 class Module(NamedTuple):
@@ -308,6 +309,8 @@ def texts(root: Path) -> Iterator[Path]:
     """
     for folder, inner, files in os.walk(root):
         inner[:] = sorted(name for name in inner if name == ".ci" or not (name.startswith(".") or name in UNREAD))
+        if Path(folder).is_relative_to(root / BUILT):
+            continue
         kept = (name for name in sorted(files) if name != ".git" and Path(name).suffix in TEXT)
         yield from (Path(folder, name) for name in kept)
 

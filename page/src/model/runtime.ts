@@ -1,0 +1,60 @@
+/** onnxruntime in WebAssembly, one thread, from a file that lies beside the page. */
+
+import * as ort from "onnxruntime-web/wasm";
+import { Problem, download, type Watch } from "../bundle";
+
+export type Tensor = ort.Tensor;
+export const Tensor = ort.Tensor;
+
+const RUNTIME = "ort.wasm";
+const RUNTIME_BYTES = 14.3e6;
+
+let loading: Promise<void> | undefined;
+
+function runtime(watch: Watch): Promise<void> {
+  loading ??= (async () => {
+    ort.env.wasm.numThreads = 1;
+    ort.env.wasm.wasmBinary = await download(RUNTIME, watch, RUNTIME_BYTES);
+    ort.env.logLevel = "error";
+  })().catch((problem: unknown) => {
+    loading = undefined;
+    throw problem;
+  });
+  return loading;
+}
+
+export class Runtime {
+  private running: Promise<unknown> = Promise.resolve();
+
+  private constructor(private readonly session: ort.InferenceSession) {}
+
+  static async open(name: string, watch: Watch, bytes = 0): Promise<Runtime> {
+    const [content] = await Promise.all([download(name, watch, bytes), runtime(watch)]);
+    watch(1, "starting the model");
+    try {
+      const session = await ort.InferenceSession.create(new Uint8Array(content), { executionProviders: ["wasm"] });
+      return new Runtime(session);
+    } catch (problem) {
+      const remedy = "Use a browser of the last three years, or export the model again.";
+      throw new Problem(`The model could not be started (${String(problem).slice(0, 160)}).`, remedy);
+    }
+  }
+
+  get outputs(): readonly string[] {
+    return this.session.outputNames;
+  }
+
+  /** One after the other: the runtime does one thing at a time. */
+  run(feeds: Record<string, Tensor>, fetches: readonly string[]): Promise<Record<string, Tensor>> {
+    const next = this.running.then(() => this.session.run(feeds, fetches as string[]));
+    this.running = next.catch(() => undefined);
+    return next as Promise<Record<string, Tensor>>;
+  }
+}
+
+export const longs = (values: ArrayLike<number>, shape?: number[]): Tensor =>
+  new Tensor("int64", BigInt64Array.from(Array.from(values), BigInt), shape ?? [values.length]);
+
+export const floats = (values: Float32Array, shape: number[]): Tensor => new Tensor("float32", values, shape);
+
+export const flags = (values: Uint8Array, shape: number[]): Tensor => new Tensor("bool", values, shape);

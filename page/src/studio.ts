@@ -1,0 +1,117 @@
+/** What all scenes share: the address, the bundle, the model (loaded once, when a scene first needs it), and messages. */
+
+import { Address } from "./address";
+import { Problem, readJson, type Bundle, type Watch } from "./bundle";
+import { h } from "./dom";
+import { Decoder } from "./model/decoder";
+import { Runtime } from "./model/runtime";
+import { sizeOf, type Wish } from "./model/size";
+import { Alphabet } from "./model/tokens";
+
+export interface Model {
+  runtime: Runtime;
+  tokens: Alphabet;
+  decoder(wish: Wish): Decoder;
+}
+
+/** A scene fills its root and returns what ends it. */
+export interface Scene {
+  name: string;
+  title: string;
+  words: string;
+  open(root: HTMLElement, studio: Studio): (() => void) | Promise<() => void>;
+}
+
+export class Studio {
+  readonly address = new Address();
+  token = "";
+  private loading: Promise<Model> | undefined;
+  private operators = new Map<string, Promise<Runtime>>();
+
+  constructor(
+    readonly bundle: Bundle,
+    private readonly messages: HTMLElement,
+    private readonly bar: HTMLElement,
+  ) {}
+
+  /** The model; the bar shows how far its loading is. */
+  model(): Promise<Model> {
+    this.loading ??= this.load().catch((problem: unknown) => {
+      this.loading = undefined;
+      throw problem;
+    });
+    return this.loading;
+  }
+
+  private async load(): Promise<Model> {
+    const { about, model, model_bytes } = this.bundle;
+    if (about.tokens.kind !== "characters") {
+      throw new Problem("This page reads models of characters.", "Export one: continua studio RUN --export FOLDER.");
+    }
+    const done = this.busy("loading the model");
+    try {
+      const runtime = await Runtime.open(model, done.watch, model_bytes);
+      const tokens = new Alphabet(about.tokens.alphabet);
+      return { runtime, tokens, decoder: (wish) => new Decoder(runtime, about, sizeOf(about, wish)) };
+    } finally {
+      done.end();
+    }
+  }
+
+  /** Another ONNX file beside the page. */
+  operator(name: string): Promise<Runtime> {
+    const made =
+      this.operators.get(name) ??
+      (async () => {
+        const done = this.busy(`loading ${name}`);
+        try {
+          return await Runtime.open(name, done.watch);
+        } finally {
+          done.end();
+        }
+      })();
+    this.operators.set(name, made);
+    return made;
+  }
+
+  private readonly files = new Map<string, Promise<unknown>>();
+
+  /** A JSON file beside the page, read once. */
+  json<T>(name: string): Promise<T> {
+    const made = this.files.get(name) ?? readJson<T>(name);
+    this.files.set(name, made);
+    return made as Promise<T>;
+  }
+
+  /** Show at once that something is under way. */
+  busy(words: string): { watch: Watch; end: () => void } {
+    const fill = h("progress", { max: 1, "aria-label": words });
+    const label = h("span", {}, words);
+    const row = h("div", { class: "busy", role: "status" }, label, fill);
+    this.bar.append(row);
+    return {
+      watch: (share, told) => {
+        label.textContent = told;
+        if (share > 0) fill.value = share;
+      },
+      end: () => row.remove(),
+    };
+  }
+
+  /** Say what went wrong and what can be done. */
+  tell(problem: unknown): void {
+    const known = problem instanceof Problem;
+    const what = known ? problem.what : `Something went wrong: ${String(problem).slice(0, 300)}.`;
+    const remedy = known ? problem.remedy : "Load the page again; if it stays, report it with the words above.";
+    const close = h("button", { type: "button", class: "quiet", "aria-label": "Close this message" }, "×");
+    const box = h("div", { class: "problem", role: "alert" }, h("p", {}, h("strong", {}, what), ` ${remedy}`), close);
+    close.addEventListener("click", () => box.remove());
+    for (const old of [...this.messages.children].slice(2)) old.remove();
+    this.messages.prepend(box);
+    if (!known) console.error(problem);
+  }
+
+  clearProblems(): void {
+    this.messages.replaceChildren();
+  }
+}

@@ -1,0 +1,110 @@
+"""A real browser for tests: Debian's chromium, or what CONTINUA_BROWSER names. Without one the tests say so."""
+
+import functools
+import http.server
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SOFTWARE = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader",
+            "--ignore-gpu-blocklist", "--mute-audio"]  # fmt: skip
+
+
+def executable() -> str | None:
+    """Where the browser of this machine is."""
+    named = os.environ.get("CONTINUA_BROWSER")
+    return named or next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+class Browser:
+    """Opens pages, each in surroundings of its own, and fails where one of them complains."""
+
+    def __init__(self, chromium: Any) -> None:
+        self.chromium = chromium
+        self.contexts: list[Any] = []
+        self.known: list[str] = []
+
+    def page(self, url: str, width: int = 1280, theme: str = "light", still: bool = False) -> Any:
+        """A page; the one before is closed."""
+        self.close()
+        context = self.chromium.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme=theme,
+            reduced_motion="reduce" if still else "no-preference",
+        )
+        self.contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        self.complaints: list[str] = []
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("requestfailed", lambda request: self.complaints.append(f"failed: {request.url}"))
+        page.on("console", lambda said: said.type == "error" and self.complaints.append(said.text))
+        page.goto(url)
+        page.wait_for_selector("nav a")
+        return page
+
+    def scenes(self, url: str) -> list[str]:
+        """The names of all scenes."""
+        if not self.known:
+            links = self.page(url).eval_on_selector_all("nav a", "all => all.map((one) => one.getAttribute('href'))")
+            self.known = [link.partition("scene=")[2] for link in links]
+        return self.known
+
+    def close(self) -> None:
+        """Close what is open; complaints are failures."""
+        while self.contexts:
+            self.contexts.pop().close()
+            serious = [words for words in self.complaints if "icon.svg" not in words and "DISCONNECTED" not in words]
+            assert not serious, serious
+
+
+@contextmanager
+def opened() -> Iterator[Browser]:
+    """The browser; tests are skipped where there is none."""
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install -e '.[test]'"
+    )
+    place = executable()
+    if place is None:
+        pytest.skip("no browser here: install chromium, or name one by CONTINUA_BROWSER")
+    with sync_api.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=place, args=SOFTWARE)
+        one = Browser(chromium)
+        yield one
+        one.close()
+        chromium.close()
+
+
+def until(page: Any, wanted: str, seconds: float = 60.0) -> None:
+    """Wait for a condition; the page forbids playwright's own way, which evaluates text inside of it."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(wanted):
+        assert time.monotonic() < end, (
+            f"{wanted} did not come true; problems: {page.locator('.problem').all_inner_texts()}"
+        )
+        page.wait_for_timeout(50)
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Files of a folder, without a word."""
+
+    def log_message(self, *words: Any) -> None:
+        return
+
+
+@contextmanager
+def hosted(folder: Path) -> Iterator[str]:
+    """A static host of a folder, on loopback."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
