@@ -7,9 +7,10 @@ Times are CPU time of one thread for a token at batch 1, in interleaved rounds: 
 session of onnxruntime (its size is fixed when it is opened), the same file with its size fed at every token, a graph of
 one step called once for each (with its embedding and readout: more than a step alone would need), and eight bits.
 
-    python benchmarks/export.py --only drafts --large RUN   # self-speculation of a model of six million parameters
+    python benchmarks/export.py --only drafts           # self-speculation of a model of six million parameters
 
-makes RUN by the recipe ``elastic`` where it is not there (an hour), and times texts with and without a draft.
+times texts of the run of ``benchmarks/large.py``, which is trained where it is not there, with and without a draft.
+``--quick`` trains a few steps of both and measures two rounds: does all of it run?
 """
 
 import argparse
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import Estimate, Row, cpu_seconds, environment, interleaved, ratio, row, write
+from large import FOLDER, large_run
 from rich.console import Console
 from rich.table import Table
 
@@ -34,10 +36,10 @@ from continua.recipes import start
 from continua.session.file import Runtime, fixed_inputs
 from continua.session.writing import Decoder, Prompt
 
-LARGE = {"d": 256, "heads": 8, "depth": 8, "context": 256, "batch": 8, "steps": 450}
 DRAFTS: list[dict[str, Any]] = [{"d": 128, "h": 4, "z": 4}, {"d": 128, "h": 8, "z": 4}]
 AHEAD = (3, 4, 6)
 STEPS = 300  # of the model that is trained where no run is named
+QUICK_STEPS = 6
 SIZES: list[dict[str, Any]] = [
     {},
     {"d": 64},
@@ -159,8 +161,6 @@ def times(model: Any, session: ct.Session, small: ct.Session, rounds: int) -> li
 
 def drafts(run: Path, folder: Path, rounds: int) -> list[Row]:
     """Greedy texts of a large model at batch 1, with and without a draft, in turns."""
-    if not (run / "run.json").is_file():
-        start("elastic", LARGE, run, device="cpu")
     model = ct.load(run).eval()
     session = ct.Session(ct.export(run, folder / "large.onnx").path, threads=1)
     numbers = sum(own.numel() for own in model.parameters())
@@ -200,18 +200,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", type=Path, help="an elastic run of text; without one a small model is trained")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--quick", action="store_true", help="two rounds, and no result is written")
+    parser.add_argument("--quick", action="store_true", help="few steps, two rounds, and no result is written")
     parser.add_argument("--only", choices=["sizes", "drafts"], help="one part; the other rows stay")
-    parser.add_argument("--large", type=Path, help="where the large model is, or is to be trained")
+    parser.add_argument("--large", type=Path, default=FOLDER, help="where the large model is, or is to be trained")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rounds = 2 if options.quick else options.rounds
     rows: list[Row] = []
     if options.only != "drafts":
-        rows += sizes(options.run, rounds)
+        rows += sizes(options.run, rounds, QUICK_STEPS if options.quick else STEPS)
     if options.only != "sizes":
         with tempfile.TemporaryDirectory() as folder:
-            rows += drafts(options.large or Path(folder) / "large", Path(folder), rounds)
+            large = Path(folder, "large") if options.quick else options.large
+            rows += drafts(large_run(large, QUICK_STEPS if options.quick else None), Path(folder), rounds)
     table = Table("", "measured", "promised", "")
     for line in rows:
         table.add_row(line.name, line.shown, line.target, line.verdict)
@@ -221,12 +222,12 @@ def main() -> None:
         write("export", rows, part=options.only is not None, sizes=named, environment=environment())
 
 
-def sizes(run: Path | None, rounds: int) -> list[Row]:
-    """All that is measured on a small model."""
+def sizes(run: Path | None, rounds: int, steps: int) -> list[Row]:
+    """All that is measured on a small model, trained for so many steps where no run is named."""
     with tempfile.TemporaryDirectory() as folder:
         if run is None:
             run = Path(folder) / "run"
-            start("elastic", {"steps": STEPS}, run, device="cpu")
+            start("elastic", {"steps": steps, "below": 0}, run, device="cpu")
         model = ct.load(run).eval()
         whole = ct.export(run, Path(folder) / "all.onnx")
         small = ct.export(run, Path(folder) / "eight.onnx", int8=True, data=_held_out(run))

@@ -1,15 +1,20 @@
-"""The server under load: requests in time with a size that follows the slack, over those with the native size.
+"""The server under load: requests in time with a size that follows the load, over those with the native size.
 
-    python benchmarks/serve.py --run RUN                  # everything, about 25 minutes; RUN is one of continua demo
-    python benchmarks/serve.py --run RUN --only overhead  # or load, or connections
-    python benchmarks/serve.py --run RUN --seconds 8 --seeds 2 --calm 20   # shorter
+    python benchmarks/serve.py                        # everything, about 25 minutes
+    python benchmarks/serve.py --only overhead        # or load, or connections
+    python benchmarks/serve.py --run RUN --seconds 8 --seeds 2 --calm 20   # another run, shorter
 
-Loopback only. The server is ``continua serve RUN --threads 1`` in a process of its own; this process asks over plain
-sockets. *load*: half of the seconds is quiet and half a burst at twice the capacity of the native size (bursts), or
-arrivals come at that rate all the time (Poisson); the deadline is three times the latency of the native size without
-load. Both ways see the same arrivals: free requests, whose size follows the slack, and requests that pin the native
-size; the server drops what can no longer be in time, both ways. *overhead*: one request after the other, against bare
-``generate`` in this process, interleaved. *connections*: 1,000 streams at once, of which a tenth hangs up, repeatedly.
+The model is that of ``benchmarks/large.py``, made by ``continua fit elastic`` (trained here where it is not there).
+Loopback only. The server is ``continua serve RUN --threads 1 --worst 5`` in a process of its own: sizes whose held-out
+loss is more than 5 % above the native one are not chosen. This process asks over plain sockets.
+
+*load*: after as many quiet seconds, at a quarter of the capacity, comes a burst at twice the capacity of the native
+size, which is its requests a second where all places are taken all the time; what arrives in the burst counts. With
+*Poisson* arrivals come at that rate from the first second on. The deadline is three times the latency of the native
+size without load. Both ways see the same arrivals, in turns: free requests, and requests that pin the native size; the
+engine lets texts in, and gives up what can no longer be in time, by the same rules both ways. *overhead*: one request
+after the other, against bare ``generate`` in this process, interleaved. *connections*: 1,000 streams at once, of which
+a tenth hangs up, again and again.
 """
 
 import argparse
@@ -19,6 +24,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: its pools are sized when it loads
 
+import math
 import random
 import re
 import signal
@@ -26,6 +32,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +41,7 @@ from typing import Any
 
 import torch
 from common import Row, environment, estimate, ratio, row, write
+from large import large_run, with_losses
 from rich.console import Console
 
 import continua as ct
@@ -44,18 +52,22 @@ TOKENS = 64
 PROMPT = "def main("
 PATIENCE = 3.0  # the deadline over the latency without load
 OVERLOAD = 2.0
-BATCH = 8
+QUIET = 0.25  # of the capacity, before a burst
+KINDS = ("bursts", "Poisson")
+WORST = 5.0  # percent
+ASKERS = 64  # who keep all places taken: twice as many as places
 CONNECTIONS = 1000
 console = Console()
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back: the status (0: nothing), seconds, and the held-out loss of the sizes that wrote it."""
+    """What came back: the status (0: nothing), seconds, the held-out loss of what wrote it, and its main size."""
 
     status: int
     seconds: float
     loss: float | None = None
+    size: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,7 @@ class Place:
 def serving(run: Path, queue: int = 1200) -> Iterator[Place]:
     """A server in a process of its own; it ends with SIGTERM."""
     words = [sys.executable, "-m", "continua", "serve", str(run), "--port", "0", "--threads", "1"]
-    words += ["--batch", str(BATCH), "--queue", str(queue)]
+    words += ["--worst", str(WORST), "--queue", str(queue)]
     job = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
     try:
         assert job.stderr is not None
@@ -107,7 +119,9 @@ async def ask(place: Place, deadline: float | None = None, pin: str = "", tokens
     head = answer.split(b"\r\n\r\n")[0].decode("latin-1")
     status = int(head.split(" ")[1]) if head else 0
     loss = re.search(r"x-continua-loss: ([0-9.]+)", head)
-    return Answer(status, time.perf_counter() - start, None if loss is None else float(loss[1]))
+    size = re.search(r"x-continua-size: (\S+)", head)
+    seconds = time.perf_counter() - start
+    return Answer(status, seconds, None if loss is None else float(loss[1]), "" if size is None else size[1])
 
 
 def _post(said: dict[str, Any]) -> bytes:
@@ -157,19 +171,19 @@ async def capacity(place: Place, seconds: float = 6.0) -> float:
             answer = await ask(place, pin=":native")
             done += answer.status == 200 and time.perf_counter() < until
 
-    await asyncio.gather(*(again() for _ in range(2 * BATCH)))
+    await asyncio.gather(*(again() for _ in range(ASKERS)))
     return done / seconds
 
 
-def arrivals(rate: float, seconds: float, kind: str, seed: int) -> list[float]:
-    """Seconds of arrival: Poisson at a rate, or only in the second half, with a quiet first."""
+def arrivals(most: float, seconds: float, kind: str, seed: int) -> list[float]:
+    """Seconds of arrival: at twice the capacity ``most`` for so long, before bursts as long at a quarter of it."""
     draws = random.Random(seed)
+    quiet = seconds if kind == "bursts" else 0.0
     found = []
     now = 0.0
     while True:
-        quiet = kind == "bursts" and now < seconds / 2
-        now += draws.expovariate(rate / OVERLOAD / 4 if quiet else rate)
-        if now > seconds:
+        now += draws.expovariate(most * (QUIET if now < quiet else OVERLOAD))
+        if now > quiet + seconds:
             return found
         found.append(now)
 
@@ -185,6 +199,30 @@ async def under_load(place: Place, times: list[float], deadline: float, pin: str
     return list(await asyncio.gather(*(one(at) for at in times)))
 
 
+@dataclass(frozen=True)
+class Side:
+    """One way on one seed: how many of those that arrived in the burst were in time, of how many, and their loss."""
+
+    good: int
+    asked: int
+    loss: float
+    sizes: Counter[str]
+
+    @property
+    def share(self) -> float:
+        """In time, of all."""
+        return self.good / self.asked
+
+
+def side(place: Place, times: list[float], deadline: float, pin: str, since: float) -> Side:
+    """Ask, and count what arrived since then."""
+    answers = asyncio.run(under_load(place, times, deadline, pin))
+    counted = [answer for answer, at in zip(answers, times, strict=True) if at >= since]
+    good = [each for each in counted if each.status == 200 and each.seconds <= deadline]
+    loss = statistics.fmean(each.loss for each in good if each.loss is not None) if good else math.nan
+    return Side(len(good), len(counted), loss, Counter(each.size for each in good))
+
+
 def loaded(place: Place, seconds: float, seeds: int) -> list[Row]:
     """Both ways, on the same arrivals, in turns."""
     quiet = [asyncio.run(ask(place, pin=":native")).seconds for _ in range(20)]
@@ -192,31 +230,38 @@ def loaded(place: Place, seconds: float, seeds: int) -> list[Row]:
     most = asyncio.run(capacity(place))
     console.print(f"unloaded {1e3 * statistics.median(quiet):.0f} ms, native capacity {most:.1f} requests/s")
     rows = [Row("native capacity", most, unit="requests/s"), Row("deadline", 1e3 * deadline, unit="ms")]
-    for kind in ("bursts", "Poisson"):
-        gains: list[float] = []
-        rises: list[float] = []
-        shares: dict[str, list[float]] = {"": [], ":native": []}
+    for kind in KINDS:
+        free: list[Side] = []
+        fixed: list[Side] = []
         for seed in range(seeds):
-            times = arrivals(OVERLOAD * most, seconds, kind, seed)
-            counts: dict[str, int] = {}
-            losses: dict[str, float] = {}
-            for pin in ("", ":native") if seed % 2 else (":native", ""):
-                answers = asyncio.run(under_load(place, times, deadline, pin))
-                good = [each for each in answers if each.status == 200 and each.seconds <= deadline]
-                counts[pin] = len(good)
-                shares[pin].append(len(good) / len(times))
-                losses[pin] = statistics.fmean(each.loss for each in good if each.loss is not None) if good else 0.0
+            times = arrivals(most, seconds, kind, seed)
+            since = seconds if kind == "bursts" else 0.0
+            for pin, sides in (("", free), (":native", fixed)) if seed % 2 else ((":native", fixed), ("", free)):
+                sides.append(side(place, times, deadline, pin, since))
                 time.sleep(1.0)
-            gains.append(counts[""] / max(1, counts[":native"]))
-            rises.append(losses[""] / losses[":native"] - 1 if losses[":native"] else 0.0)
-            console.print(f"{kind}, seed {seed}: {len(times)} asked, {counts} in time, loss {100 * rises[-1]:+.1f} %")
-        gain = estimate(gains)
-        rise = estimate([100 * each for each in rises])
-        free, fixed = (statistics.fmean(shares[pin]) for pin in ("", ":native"))
-        note = f"{seeds} seeds of {seconds:g} s; in time {free:.2f} and {fixed:.2f} of all"
-        rows.append(row(f"{kind}: in time by slack / native", gain, target="≥ 2", held=gain.median >= 2, note=note))
-        rows.append(row(f"{kind}: held-out loss of the answers", rise, unit="%", target="≤ +5", held=rise.median <= 5))
+            ours = free[-1]
+            theirs = fixed[-1]
+            console.print(
+                f"{kind}, seed {seed}: of {ours.asked} {ours.good} in time, {theirs.good} with the native size,"
+                f" loss {100 * (ours.loss / theirs.loss - 1):+.1f} %, sizes {dict(ours.sizes.most_common(4))}",
+                markup=False,
+            )
+        rows += _compared(kind, free, fixed, f"{seeds} × {seconds:g} s")
     return rows
+
+
+def _compared(kind: str, free: list[Side], fixed: list[Side], lasted: str) -> list[Row]:
+    gain = estimate([ours.good / max(1, theirs.good) for ours, theirs in zip(free, fixed, strict=True)])
+    rise = estimate([100 * (ours.loss / theirs.loss - 1) for ours, theirs in zip(free, fixed, strict=True)])
+    shares = [statistics.fmean(each.share for each in sides) for sides in (free, fixed)]
+    sizes = sum((each.sizes for each in free), Counter())
+    told = ", ".join(f"{size} {100 * count / sizes.total():.0f} %" for size, count in sizes.most_common(3))
+    note = f"{lasted}; in time {shares[0]:.2f} and {shares[1]:.2f} of what arrived"
+    return [
+        row(f"{kind}: in time by load / native", gain, target="≥ 2", held=gain.median >= 2, note=note),
+        row(f"{kind}: held-out loss of the answers", rise, unit="%", target="≤ +5", held=rise.median <= 5,
+            note=f"wrote: {told}"),
+    ]  # fmt: skip
 
 
 # --- connections ------------------------------------------------------------------------------------------------------
@@ -270,17 +315,18 @@ def connected(place: Place, seconds: float) -> list[Row]:
 def main() -> None:
     """Start a server, ask, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--run", type=Path, default=None, help="an elastic run with a pareto.json")
     parser.add_argument("--only", choices=("overhead", "load", "connections"), default=None)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each load: bursts are half of it")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each burst, and of the quiet before it")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--calm", type=float, default=300.0, help="seconds of a thousand connections")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[Row] = []
-    with serving(options.run) as place:
+    run = options.run or with_losses(large_run())
+    with serving(run) as place:
         if options.only in (None, "overhead"):
-            rows += overhead(place, options.run)
+            rows += overhead(place, run)
         if options.only in (None, "load"):
             rows += loaded(place, options.seconds, options.seeds)
         if options.only in (None, "connections"):

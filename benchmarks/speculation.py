@@ -1,13 +1,12 @@
 """Self-speculation: tokens a second with a small size that writes ahead, over those of the native size alone.
 
-    python benchmarks/speculation.py              # trains a model of 6.5 million parameters first, about 20 CPU minutes
+    python benchmarks/speculation.py              # trains the model of benchmarks/large.py where it is not there
     python benchmarks/speculation.py --run RUN    # measures a run that is there
     python benchmarks/speculation.py --quick      # a tiny model: does all of it run?
 
-The model is one of ``continua fit elastic`` (d=256, h=8, z=8, context 256, 450 steps of 8 windows), kept in
-runs/speculation. Greedy, batch 1, one thread; both sides compiled, CPU time from the first token behind the prompt on,
-interleaved over prompts of held-out text; ratios of each round, medians with their 95 % interval. The tokens of both
-sides are compared.
+The model is one of ``continua fit elastic`` (d=256, h=8, z=8, context 256, 450 steps of 8 windows). Greedy, batch 1,
+one thread; both sides compiled, CPU time from the first token behind the prompt on, interleaved over prompts of
+held-out text; ratios of each round, medians with their 95 % interval. The tokens of both sides are compared.
 """
 
 import argparse
@@ -22,6 +21,7 @@ from typing import Any
 
 import torch
 from common import Row, environment, ratio, row, write
+from large import FOLDER, large_run
 from rich.console import Console
 from torch import Tensor
 
@@ -39,11 +39,7 @@ from continua.recipes.runs import bundle_of
 from continua.training import Run
 from continua.tree import mapped
 
-FOLDER = Path("runs/speculation")
-SETTINGS = {
-    "d": 256, "heads": 8, "depth": 8, "context": 256, "batch": 8, "steps": 450, "evaluate_every": 450, "save_every": 150
-}  # fmt: skip
-QUICK = {"d": 32, "heads": 4, "depth": 4, "context": 64, "batch": 4, "steps": 6, "evaluate_every": 6}
+QUICK = {"d": 32, "heads": 4, "depth": 4, "context": 64, "batch": 4, "steps": 6, "evaluate_every": 6, "below": 0}
 PROMPT = 32
 TARGET = 1.5
 
@@ -103,8 +99,10 @@ class Drafted:
 
 def trained(folder: Path, quick: bool) -> Run:
     """The run in a folder, trained if there is none."""
+    if not quick:
+        return Run.open(large_run(folder))
     if not (folder / "run.json").is_file():
-        start("elastic", QUICK if quick else SETTINGS, folder, "cpu")
+        start("elastic", QUICK, folder, "cpu")
     return Run.open(folder)
 
 

@@ -34,12 +34,16 @@ def serve(
     host: Annotated[str, typer.Option(help="Beyond this machine CONTINUA_API_KEY has to be set.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
     name: Annotated[str, typer.Option(help="What the model is called; by default as its folder.")] = "",
-    batch: Annotated[int, typer.Option(help="Texts that are written at once.")] = 8,
+    batch: Annotated[int, typer.Option(help="Texts that are written at once.")] = 32,
     queue: Annotated[int, typer.Option(help="Texts that may wait; more are answered with 429.")] = 256,
     context: Annotated[int, typer.Option(help="Tokens of a text at most, prompt and answer.")] = 1024,
     *,
     latency: Annotated[
         float | None, typer.Option(help="Milliseconds for requests that name no latency_ms themselves.")
+    ] = None,
+    worst: Annotated[
+        float | None,
+        typer.Option(help="Percent of held-out loss above the native size; no worse size is chosen, whatever waits."),
     ] = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -48,7 +52,7 @@ def serve(
     from continua.cli.serve import Listening
     from continua.cli.serve import run as go
 
-    go(run, Listening(host, port, name, batch, queue, context, latency), ready(device, threads))
+    go(run, Listening(host, port, name, batch, queue, context, latency, worst), ready(device, threads))
 
 
 def studio(

@@ -1,5 +1,6 @@
 """``continua serve``: an OpenAI-compatible server of a run, a model folder or a Hugging Face folder."""
 
+import math
 import os
 import signal
 import sys
@@ -31,15 +32,18 @@ class Listening:
     host: str
     port: int
     name: str
-    batch: int = 8
+    batch: int = 32
     queue: int = 256
     context: int = 1024
     latency: float | None = None  # milliseconds
+    worst: float | None = None  # percent
 
     def __post_init__(self) -> None:
         for what, count in (("--batch", self.batch), ("--queue", self.queue), ("--context", self.context)):
             if count < 1:
                 raise ConfigError(f"{what} counts from one", got=count, remedy=f"Give {what} 1 or more.")
+        if self.worst is not None and not 0 <= self.worst < math.inf:
+            raise ConfigError("--worst is percent of the loss", got=self.worst, remedy="Use 5, or leave it out.")
         if not 0 <= self.port < 2**16:
             raise ConfigError("a port is a number up to 65535", got=self.port, remedy="Leave it out for 8000.")
         check_open(self.host, os.environ.get(KEY))
@@ -48,7 +52,8 @@ class Listening:
     def rules(self) -> Rules:
         """The limits of a request."""
         seconds = None if self.latency is None else self.latency / 1e3
-        return Rules(context=self.context, tokens=self.context, latency=seconds)
+        worst = None if self.worst is None else self.worst / 100
+        return Rules(context=self.context, tokens=self.context, latency=seconds, worst=worst)
 
 
 def run(path: Path, where: Listening, device: torch.device) -> None:

@@ -228,6 +228,9 @@ def _leaves(name: str, part: nn.Module) -> Iterator[tuple[str, Operator]]:
 def _write(operator: Any, values: Mapping[str, Tensor]) -> None:
     for name, value in values.items():
         coefficients = getattr(operator, name).coefficients
+        if value.numel() != coefficients.numel():  # a convolution keeps waves of a domain, not a matrix
+            remedy = "Use the view itself, model.at(…).held(), or ct.export(model, 'model.onnx')."
+            raise ConfigError("no plain layer computes this part", got=type(operator).__name__, remedy=remedy)
         coefficients.copy_(value.reshape(coefficients.shape))
 
 

@@ -1,8 +1,7 @@
 """Which size of a model should write ahead, and how far: measured on this machine, for this prompt."""
 
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from continua.flow import Fixed
 from continua.models.ragged import RaggedReader
 from continua.models.sampling import Distribution
 from continua.operators.cache import RaggedCache
+from continua.timing import interleaved
 from continua.tree import tensors
 from continua.typing import Tensor
 
@@ -156,7 +156,8 @@ def _measured_times(model: Any, where: Discretisation, size: Discretisation, ids
     draft = _reader(model, size, ids)
     one = ids[:, -1:]
     cases = [(own, one), (draft, one), *((own, one.expand(-1, k + 1)) for k in AHEAD)]
-    plain, drafted, *verify = _medians([lambda r=r, x=x: r.read(x) for r, x in cases])  # type: ignore[misc]
+    seen = interleaved([lambda r=r, x=x: r.read(x) for r, x in cases], ROUNDS, ids.device)  # type: ignore[misc]
+    plain, drafted, *verify = (statistics.median(times) for times in seen)
     return StepTimes(plain, tuple(verify), drafted)
 
 
@@ -167,13 +168,3 @@ def _reader(model: Any, where: Discretisation, ids: Tensor) -> RaggedReader:
     reader.begin(ids, None)
     cache.place.fill_(n)
     return reader
-
-
-def _medians(cases: Sequence[Callable[[], Tensor]]) -> list[float]:
-    seen: list[list[float]] = [[] for _ in cases]
-    for _ in range(ROUNDS):
-        for case, times in zip(cases, seen, strict=True):
-            start = time.perf_counter()
-            case()
-            times.append(time.perf_counter() - start)
-    return [statistics.median(times) for times in seen]

@@ -8,9 +8,8 @@ import torch
 
 from continua.config import register
 from continua.errors import ConfigError
+from continua.session.sampling import LARGE, check_cuts, check_penalty
 from continua.typing import Bool, Float, Int, Tensor
-
-LARGE = 1e8  # a logit beyond decides alone
 
 
 @runtime_checkable
@@ -50,7 +49,7 @@ class Greedy:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_penalty(self.repetition_penalty)
+        check_penalty(self.repetition_penalty)
 
     def choose(
         self, logits: Float[Tensor, "b v"], seen: Bool[Tensor, "b v"] | None, generator: torch.Generator | None
@@ -80,15 +79,11 @@ class Sample:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_penalty(self.repetition_penalty)
+        check_penalty(self.repetition_penalty)
         if not 0 < self.temperature < float("inf"):
             remedy = "Use a positive number, or Greedy() for the limit of zero."
             raise ConfigError("a temperature is above zero", got=self.temperature, remedy=remedy)
-        if self.top_k is not None and self.top_k < 1:
-            raise ConfigError("top_k keeps at least one token", got=self.top_k, remedy="Leave it out to keep all.")
-        if not 0 < self.top_p <= 1:
-            remedy = "Use 0.9 to cut the unlikely tenth, or leave it out to keep all."
-            raise ConfigError("top_p is a probability in (0, 1]", got=self.top_p, remedy=remedy)
+        check_cuts(self.top_k, self.top_p)
 
     def choose(
         self, logits: Float[Tensor, "b v"], seen: Bool[Tensor, "b v"] | None, generator: torch.Generator | None
@@ -142,9 +137,3 @@ def _held(number: float, like: Tensor) -> float:
     """The nearest positive number that the precision can hold."""
     known = torch.finfo(like.dtype)
     return min(max(number, known.tiny), known.max)
-
-
-def _check_penalty(penalty: float) -> None:
-    if not 0 < penalty < float("inf"):
-        remedy = "Use 1.0 for none, 1.2 to discourage repeats."
-        raise ConfigError("a repetition penalty is a positive factor", got=penalty, remedy=remedy)

@@ -1,6 +1,7 @@
 """The model of a server: passes of many samples at any size, over keys that stay usable where sizes share them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,8 +9,13 @@ import torch
 from continua.axes import Discretisation
 from continua.models.ragged import RaggedReader, key_family
 from continua.operators.cache import RaggedCache
-from continua.serve.front import SizeCost, measured
+from continua.serve.front import SizeCost
+from continua.timing import interleaved
 from continua.typing import Tensor
+
+PROMPT = 16  # tokens whose reading is timed
+LONG = 48  # tokens of the longest text behind which a token is timed
+ROUNDS = 6
 
 
 class Decoder:
@@ -76,16 +82,34 @@ class Decoder:
             self._caches[key] = one.for_samples(self.samples)
         return self._caches[key]
 
-    def cost(self, name: str, at: Discretisation, loss: float | None, prompt: int = 16) -> SizeCost:
-        """Time the passes of one size."""
+    def costs(
+        self,
+        sizes: Sequence[tuple[str, Discretisation, float | None]],
+        watch: Callable[[int, int], None] | None = None,
+    ) -> list[SizeCost]:
+        """Time the passes of sizes with their names and losses: the least of some rounds, in turns.
+
+        What a busy machine adds is learned on the way. Texts of a batch have different lengths, as they have later.
+        """
         batches = [1]
-        while batches[-1] * 2 <= self.samples:
-            batches.append(batches[-1] * 2)
-        prompt = min(prompt, self.room - 1)
-        text = [0] * prompt
-        step = []
+        while batches[-1] < self.samples:
+            batches.append(min(2 * batches[-1], self.samples))
+        cases = [case for _, where, _ in sizes for case in self._cases(where, batches)]
+        seconds = [min(each) for each in interleaved(cases, ROUNDS, self.device, watch)]
+        found = []
+        for (name, where, loss), start in zip(sizes, range(0, len(cases), len(batches) + 1), strict=True):
+            *step, reading = seconds[start : start + len(batches) + 1]
+            found.append(SizeCost(name, where, loss, tuple(batches), tuple(step), reading / self._length(PROMPT)))
+        return found
+
+    def _cases(self, at: Discretisation, batches: Sequence[int]) -> list[Callable[[], Tensor]]:
+        """A pass of each batch, then the reading of one prompt."""
+        most = self._length(LONG)
+        made: list[Callable[[], Tensor]] = []
         for count in batches:
-            slots = [*range(count)]
-            step.append(measured(lambda c=count, s=slots: self.step(at, [0] * c, [prompt] * c, s)))  # type: ignore[misc]
-        reading = measured(lambda: self.begin(at, [text], [0])) / prompt
-        return SizeCost(name, at, loss, tuple(batches), tuple(step), reading)
+            lengths = [max(0, most - 1 - i % (most // 2 + 1)) for i in range(count)]
+            made.append(partial(self.step, at, [0] * count, lengths, range(count)))
+        return [*made, partial(self.begin, at, [[0] * self._length(PROMPT)], [0])]
+
+    def _length(self, tokens: int) -> int:
+        return min(tokens, self.room - 1)

@@ -10,11 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from continua.axes import Discretisation
 from continua.models import Greedy
+from continua.serve.choice import Lately, Load, Pace, by_slack
 from continua.serve.decoder import Decoder
 from continua.serve.front import Front, SizeCost
 from continua.serve.jobs import Job
@@ -23,12 +25,11 @@ from continua.typing import Tensor
 
 PATIENT = 60.0  # seconds after which a text without a deadline counts as urgent as those with one
 PINNED = 16  # sizes that texts may name beside those of the table: each holds its weights
-LEARNS = 0.1  # share of the last pass in the pace
 DOWN = 0.1  # seconds between changes to a quicker family of sizes
 UP = 1.0  # and to a better one
-FORGETS = 2.0  # seconds in which the pace falls back to that of the table
 HOPE = 0.9  # of the time that a text is expected to take: below that it is given up
 SURE = 1.15  # of the same: below that it is not even begun
+JOIN = 1.05  # of what is left of those under way: where that is too long, nobody joins them
 LATE = "no size is quick enough any more"
 IDLE = 0.5  # seconds between looks at the clock when nothing is asked
 
@@ -37,19 +38,8 @@ IDLE = 0.5  # seconds between looks at the clock when nothing is asked
 class Limits:
     """How many texts are written at once and how many may wait."""
 
-    batch: int = 8
+    batch: int = 32
     queue: int = 256
-
-
-@dataclass(frozen=True)
-class Load:
-    """What a size is chosen for: the texts that are written together, the most urgent ones that wait, the time, and
-    how many times longer passes take just now than when they were measured."""
-
-    jobs: Sequence[Job]
-    waiting: Sequence[Job]
-    now: float
-    pace: float
 
 
 class Full(Exception):
@@ -85,8 +75,9 @@ class Engine:
         self._drains = True
         self._size: SizeCost = front.native
         self._next: list[Job] = []  # the most urgent of those that wait
-        self.pace = 1.0  # seconds of a pass over those of the table
-        self._looked = time.monotonic()
+        self._lately = Lately()
+        self.pace = Pace()
+        self._families: dict[str, tuple[Any, ...]] = {}  # by the names of sizes
         self._changed = -math.inf  # when texts were last read again for another size
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -103,6 +94,7 @@ class Engine:
             if self._stops or len(self._waiting) >= self.limits.queue:
                 raise Full(self._relief())
             self._waiting.append(job)
+            self._lately.add(job)
             self.metrics.waiting = len(self._waiting)
             self._news.notify()
 
@@ -151,22 +143,31 @@ class Engine:
 
     def _round(self) -> None:
         """One token of every text."""
-        self._forget(time.monotonic())
+        began = time.monotonic()
+        self.pace.forget(began)
         self._let_go()
         self._admit()
         if not self.active:
             return
-        now = time.monotonic()
-        free = [job for job in self.active if job.ask.size is None]
-        if free:
-            self._size = self._settled(self.choose(self.front, Load(free, self._next, now, self.pace)), free, now)
+        self._choose(time.monotonic())
         groups: dict[str, list[Job]] = {}
         for job in self.active:
             groups.setdefault(job.ask.size or self._size.name, []).append(job)
+        expected = sum(self.size(name).seconds(len(jobs)) for name, jobs in groups.items())
+        again = self.metrics.reread
         for name, jobs in groups.items():
             jobs.sort(key=lambda job: job.slot)
             self._write(self.size(name), jobs)
         self._let_go()
+        if again == self.metrics.reread and groups.keys().isdisjoint(self._pinned):  # those are not timed
+            self.pace.learn((time.monotonic() - began) / expected)
+
+    def _choose(self, now: float) -> None:
+        """The size of the texts that named none."""
+        free = [job for job in self.active if job.ask.size is None]
+        if free:
+            load = Load(free, self._next, now, self.pace.value, self.limits.batch, self._lately.demand(now))
+            self._size = self._settled(self.choose(self.front, load), free, now)
 
     def size(self, name: str) -> SizeCost:
         """A size of the table, or one that somebody named."""
@@ -191,14 +192,20 @@ class Engine:
         at the earliest, a better one after a second and where nobody waits.
         """
         present = self._size
-        family = self.decoder.family(wish.at)
-        if all(not job.size or self.decoder.family(self.size(job.size).at) == family for job in jobs):
+        family = self._family(wish.name)
+        if all(not job.size or self._family(job.size) == family for job in jobs):
             return wish
         is_quicker = wish.seconds(len(jobs)) < present.seconds(len(jobs))
         if now - self._changed < (DOWN if is_quicker else UP) or (self._next and not is_quicker):
             return present
         self._changed = now
         return wish
+
+    def _family(self, name: str) -> tuple[Any, ...]:
+        """What decides the keys of a size; once for each, since it is asked at every token."""
+        if name not in self._families:
+            self._families[name] = self.decoder.family(self.size(name).at)
+        return self._families[name]
 
     def _let_go(self) -> None:
         """Drop what is done, what nobody waits for, and what cannot be in time any more."""
@@ -233,7 +240,7 @@ class Engine:
             now = time.monotonic()
             late = [job for job in waiting if self._is_late(job, now)]
             hopeful = [job for job in waiting if job not in late] if late else waiting
-            taken = hopeful[: max(0, room)]
+            taken = hopeful[: self._room_among(hopeful[: max(0, room)], now)]
             self._waiting = hopeful[len(taken) :]
             self._next = self._waiting[: self.limits.batch]
             self.metrics.waiting = len(self._waiting)
@@ -248,22 +255,40 @@ class Engine:
             job.began = now
             self.active.append(job)
 
+    def _room_among(self, coming: Sequence[Job], now: float) -> int:
+        """How many of those that wait can join so that all who are being written stay in time."""
+        there = [job for job in self.active if not math.isinf(job.deadline)]
+        reading = 0.0
+        for count, job in enumerate(coming):
+            samples = len(self.active) + count + 1
+            reading += self._quickest(job, len(job.ask.ids), 0, samples)
+            for own in there:
+                takes = reading + self._quickest(own, 0, own.left, samples)
+                if now + JOIN * self.pace.value * takes > own.deadline:
+                    return count
+        return len(coming)
+
+    def _quickest(self, job: Job, reading: int, tokens: int, samples: int) -> float:
+        """Seconds of a text among others, at the quickest size that it may have."""
+        size = self.front.quickest(samples) if job.ask.size is None else self.size(job.ask.size)
+        return size.whole(reading, tokens, samples)
+
     def _is_late(self, job: Job, now: float) -> bool:
         """Whether even the quickest size, among the others and at the pace of the machine, comes too late."""
         if math.isinf(job.deadline):
             return False
         is_begun = job.slot >= 0
-        samples = max(1, len(self.active) if is_begun else min(self.limits.batch, len(self.active) + 1))
+        waiting = 0 if is_begun else max(1, len(self._waiting))  # they will be written together
+        samples = min(self.limits.batch, max(1, len(self.active) + waiting))
         reading = 0 if job.new else len(job.ask.ids)
-        sizes = [self.size(job.ask.size)] if job.ask.size is not None else self.front.sizes
-        quickest = min(size.whole(reading, job.left, samples) for size in sizes)
-        return now + (HOPE if is_begun else SURE) * self.pace * quickest > job.deadline
+        quickest = self._quickest(job, reading, job.left, samples)
+        return now + (HOPE if is_begun else SURE) * self.pace.value * quickest > job.deadline
 
     def _write(self, size: SizeCost, jobs: list[Job]) -> None:
         """One token of each: those whose keys are of another family, or of none, are read first."""
-        family = self.decoder.family(size.at)
-        fresh = [job for job in jobs if not job.size or self.decoder.family(self.size(job.size).at) != family]
-        going = [job for job in jobs if job not in fresh]
+        family = self._family(size.name)
+        fresh = [job for job in jobs if not job.size or self._family(job.size) != family]
+        going = [job for job in jobs if job not in fresh] if fresh else jobs
         start = time.perf_counter()
         if fresh:
             texts = [[*job.ask.ids, *job.new] for job in fresh]
@@ -277,19 +302,7 @@ class Engine:
             if job.size and job.size != size.name:
                 self.metrics.switched += 1
             job.size = size.name
-        took = time.perf_counter() - start
-        self.metrics.stepped(size.name, len(jobs), took)
-        if not fresh and size.name in self.front:
-            self._learn(took / size.seconds(len(jobs)))
-
-    def _learn(self, ratio: float) -> None:
-        """Move the pace towards what was seen, in proportion: one pass that was stopped does not say much."""
-        self.pace = max(1.0, self.pace * (ratio / self.pace) ** LEARNS)
-
-    def _forget(self, now: float) -> None:
-        """What was seen long ago says little: else a server that gives all texts up would never see another pace."""
-        self.pace = 1.0 + (self.pace - 1.0) * math.exp(-(now - self._looked) / FORGETS)
-        self._looked = now
+        self.metrics.stepped(size.name, len(jobs), time.perf_counter() - start)
 
     def _take(self, jobs: Sequence[Job], logits: Tensor, size: SizeCost) -> None:
         """Choose a token of each."""
@@ -310,31 +323,3 @@ _GREEDY = Greedy()
 
 def _urgency(job: Job) -> float:
     return job.arrived + PATIENT if math.isinf(job.deadline) else job.deadline
-
-
-def by_slack(front: Front, load: Load) -> SizeCost:
-    """The best size with which the most urgent text is in time, all of them being written together.
-
-    A text that waits takes the next place that is free: it needs the tokens of the one before it too.
-    """
-    samples = len(load.jobs)
-    place = 0
-    left = sorted(job.left for job in load.jobs)
-    for job in load.jobs:
-        reading = 0 if job.size else len(job.ask.ids)
-        place = max(place, _place(front, load, job, job.left, reading, samples))
-    for i, job in enumerate(load.waiting):
-        before = left[i] if i < len(left) else left[-1]
-        place = max(place, _place(front, load, job, before + job.left, len(job.ask.ids), samples))
-    return front.sizes[place]
-
-
-def _place(front: Front, load: Load, job: Job, tokens: int, reading: int, samples: int) -> int:
-    """Where the size that one text needs stands in the front."""
-    slack = (job.deadline - load.now) / load.pace
-    return front.sizes.index(front.within(slack, tokens, reading, samples))
-
-
-def always_native(front: Front, load: Load) -> SizeCost:
-    """The native size, whatever the load: what the choice by slack is compared with."""
-    return front.native

@@ -1,8 +1,7 @@
 """The table of sizes: what a token costs at each, and which one a deadline allows (SlackFit, Khare et al. 2025)."""
 
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from continua.axes import Discretisation
@@ -55,12 +54,16 @@ class Front:
         """The size with the shortest step of a full batch."""
         return min(self.sizes, key=lambda size: size.step[-1])
 
+    def quickest(self, samples: int) -> SizeCost:
+        """The size with the shortest step of so many samples."""
+        return min(self.sizes, key=lambda size: size.seconds(samples))
+
     def within(self, slack: float, tokens: int, reading: int, samples: int) -> SizeCost:
         """The best size that reads and writes so many tokens within the slack; the quickest where none does."""
         if math.isinf(slack):
             return self.native
         fits = [size for size in self.sizes if size.whole(reading, tokens, samples) <= CAREFUL * slack]
-        return fits[0] if fits else min(self.sizes, key=lambda size: size.seconds(samples))
+        return fits[0] if fits else self.quickest(samples)
 
 
 def front_of(sizes: Sequence[SizeCost]) -> Front:
@@ -71,17 +74,6 @@ def front_of(sizes: Sequence[SizeCost]) -> Front:
         if size.step[-1] < kept[-1].step[-1]:
             kept.append(size)
     return Front(tuple(kept))
-
-
-def measured(run: Callable[[], object], rounds: int = 6) -> float:
-    """The least seconds of a pass, after one that is not counted: what a busy machine adds is learned on the way."""
-    run()
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def _between(x: float, known: Sequence[int], values: Sequence[float]) -> float:

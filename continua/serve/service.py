@@ -12,7 +12,7 @@ from continua.operators import Attention
 from continua.serve.chat import ChatTemplate, joined
 from continua.serve.decoder import Decoder
 from continua.serve.engine import Engine, Limits
-from continua.serve.front import Front, SizeCost, front_of
+from continua.serve.front import Front, front_of
 from continua.serve.jobs import Ask
 from continua.serve.metrics import Metrics
 from continua.serve.wire import Refusal, Wanted
@@ -52,6 +52,7 @@ class Rules:
     tokens: int = 1024  # new tokens of one answer
     latency: float | None = None  # seconds, for requests that name none
     prompts: int = 16  # texts in one request
+    worst: float | None = None  # share of held-out loss above the native one that sizes of the table may have
 
 
 class Service:
@@ -73,7 +74,7 @@ class Service:
         self.context = rules.context if room is None else min(room, rules.context)
         self.vocab = min(flow.embed.vocab, served.tokens.size)
         self.decoder = Decoder(served.model, limits.batch, self.context + 1)
-        self.front = measured_front(served, self.decoder, watch)
+        self.front = measured_front(served, self.decoder, watch, rules.worst)
         self.engine = Engine(self.decoder, self.front, limits, self.metrics, choose)
 
     # --- from requests to asks ----------------------------------------------------------------------------------------
@@ -143,8 +144,11 @@ class Service:
             _check_not_larger(chosen, self.served.model)
             self.served.model.structure(chosen)
         except ContinuaError as problem:
-            raise Refusal(404, f"There is no such size: {problem}", param="model", code="model_not_found") from None
+            words = f"There is no size {wish[:80]!r}: {problem}"
+            raise Refusal(404, words, param="model", code="model_not_found") from None
         name = size_name(chosen)
+        if self.served.model.settle(typed(name)) != chosen:  # m does not follow d
+            name = f"{name},m={chosen.m.n}"
         known = self.served.losses.get(name)
         if not self.engine.pin(name, chosen, None if known is None else known[1]):
             words = "Too many other sizes were named before. Use one of /v1/models."
@@ -194,14 +198,21 @@ def typed(wish: str) -> Discretisation:
 
 def _check_not_larger(chosen: Discretisation, model: Any) -> None:
     native = model.native
-    pairs = [(chosen.d.n, native.d.n), (chosen.h.n, native.h.n), (chosen.m.n, native.m.n)]  # type: ignore[union-attr]
-    pairs.append((getattr(chosen.z, "steps", 1), 2 * getattr(native.z, "steps", 1)))
-    if any(got > most for got, most in pairs):
-        raise ConfigError("a size is at most the native one", got=str(chosen), remedy="See /v1/models.")
+    counts = [(letter, getattr(chosen, letter).n, getattr(native, letter).n) for letter in "dhm"]
+    counts.append(("z", getattr(chosen.z, "steps", 1), 2 * getattr(native.z, "steps", 1)))
+    for letter, got, most in counts:
+        if got > most:
+            said = f"{letter}={got}, where it has {most}" if letter != "z" else f"z={got}, more than twice its steps"
+            raise ConfigError("a size is at most the native one", got=said, remedy="See /v1/models.")
 
 
-def measured_front(served: Served, decoder: Decoder, watch: Callable[[int, int], None] | None = None) -> Front:
-    """Time the native size and smaller ones, within a few seconds; losses are those of the run's own table."""
+def measured_front(
+    served: Served, decoder: Decoder, watch: Callable[[int, int], None] | None = None, worst: float | None = None
+) -> Front:
+    """Time the native size and smaller ones, within a few seconds; losses are those of the run's own table.
+
+    ``worst`` leaves out sizes whose loss is more than that share above the native one.
+    """
     model = served.model
     wishes: dict[str, tuple[Discretisation, float | None]] = {}
     native = size_name(model.native)
@@ -210,13 +221,23 @@ def measured_front(served: Served, decoder: Decoder, watch: Callable[[int, int],
         wishes.setdefault(name, known)
     if len(wishes) == 1:
         wishes.update({name: (where, None) for name, where in _parts(model).items()})
-    sizes: list[SizeCost] = []
-    for done, (name, (where, loss)) in enumerate(wishes.items(), 1):
-        if done == 1 or _is_smaller(where, model):
-            sizes.append(decoder.cost(name, where, loss))
-        if watch is not None:
-            watch(done, len(wishes))
-    return front_of(sizes)
+    most = _most_loss(wishes[native][1], worst)
+    sizes = [
+        (name, where, loss)
+        for name, (where, loss) in wishes.items()
+        if name == native or (_is_smaller(where, model) and (most is None or (loss is not None and loss <= most)))
+    ]
+    return front_of(decoder.costs(sizes, watch))
+
+
+def _most_loss(native: float | None, worst: float | None) -> float | None:
+    """The largest loss that is allowed; None: any."""
+    if worst is None:
+        return None
+    if native is None:
+        remedy = "Measure them: continua pareto RUN. Or leave --worst out."
+        raise ConfigError("a bound on the loss needs the losses of sizes", got="none for this model", remedy=remedy)
+    return (1 + worst) * native
 
 
 def _is_smaller(where: Discretisation, model: Any) -> bool:

@@ -14,6 +14,22 @@ SMALL = float(np.finfo(np.float32).tiny)
 Logits = NDArray[np.float32]
 
 
+def check_cuts(top_k: int | None, top_p: float) -> None:
+    """Refuse cuts that leave nothing, here and in ``continua.models.sampling``."""
+    if top_k is not None and top_k < 1:
+        raise ConfigError("top_k keeps at least one token", got=top_k, remedy="Leave it out to keep all.")
+    if not 0 < top_p <= 1:
+        remedy = "Use 0.9 to cut the unlikely tenth, or leave it out to keep all."
+        raise ConfigError("top_p is a probability in (0, 1]", got=top_p, remedy=remedy)
+
+
+def check_penalty(penalty: float) -> None:
+    """Refuse what is no factor, here and in ``continua.models.sampling``."""
+    if not 0 < penalty < float("inf"):
+        remedy = "Use 1.0 for none, 1.2 to discourage repeats."
+        raise ConfigError("a repetition penalty is a positive factor", got=penalty, remedy=remedy)
+
+
 @dataclass(frozen=True)
 class Choice:
     """Temperature 0 takes the likeliest token; above, one is drawn as by ``ct.Sample`` with the same numbers."""
@@ -27,15 +43,8 @@ class Choice:
         if not 0 <= self.temperature < float("inf"):
             got = self.temperature
             raise ConfigError("a temperature is zero or above", got=got, remedy="Use 0 for the likeliest token.")
-        if self.top_k is not None and self.top_k < 1:
-            raise ConfigError("top_k keeps at least one token", got=self.top_k, remedy="Leave it out to keep all.")
-        if not 0 < self.top_p <= 1:
-            remedy = "Use 0.9 to cut the unlikely tenth, or leave it out to keep all."
-            raise ConfigError("top_p is a probability in (0, 1]", got=self.top_p, remedy=remedy)
-        if not 0 < self.repetition_penalty < float("inf"):
-            got = self.repetition_penalty
-            remedy = "Use 1.0 for none, 1.2 to discourage repeats."
-            raise ConfigError("a repetition penalty is a positive factor", got=got, remedy=remedy)
+        check_cuts(self.top_k, self.top_p)
+        check_penalty(self.repetition_penalty)
         if self.temperature == 0 and (self.top_k is not None or self.top_p < 1):
             remedy = "Leave them out, or give a temperature."
             raise ConfigError(

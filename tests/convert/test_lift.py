@@ -157,6 +157,8 @@ def test_what_cannot_be_lifted_or_discretised_is_refused() -> None:
         ct.discretise(ct.lift(model).at(m=20), m=10)
     with refused(ConfigError, "adaptive steps", "at(z=6)"):
         ct.discretise(ct.lift(model).at(z=ct.Adaptive()))
+    with refused(ConfigError, "SpectralConvolution", "ct.export"):
+        ct.discretise(ct.zoo.function_map(ct.Circle(), 8, at=ct.at(d=4, h=2, m=4, z=2), modes=2))
     with refused(GridError, "8 nodes", "n ≤ 4"):  # grouped heads are counted: there is no rule to refine them
         ct.lift(ct.zoo.llama(vocab=8, d=8, heads=4, depth=1, m=8, groups=2)).at(h=8)(torch.zeros(1, 2).long())
 

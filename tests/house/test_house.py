@@ -33,6 +33,7 @@ COMMON = {
     "devices",
     "memory",
     "settings",
+    "timing",
 }  # open to every room; they import none
 SEAM = "continua.flow.vectorfield"  # all that operators may know of flow: they know nothing of solvers
 UNPROBED = {"flow"}  # rooms whose objects declare what they can do; a room that got there joins

@@ -11,10 +11,12 @@ import pytest
 import torch
 
 import continua as ct
+from continua.errors import ConfigError
 from continua.models import Greedy, Sample, Sampling
 from continua.serve import (
     Ask,
     Decoder,
+    Demand,
     Engine,
     Front,
     Full,
@@ -27,6 +29,7 @@ from continua.serve import (
     by_slack,
     front_of,
 )
+from continua.serve.choice import Lately, Pace
 from continua.serve.service import Served, measured_front, size_name
 
 PROMPTS = [(3, 4, 5), (6,), (9, 8, 7, 6, 5, 4, 3), (5, 5), (4, 4, 4, 4), (10, 11)]
@@ -267,17 +270,52 @@ def replace_size(job: Job, name: str) -> Job:
     return job
 
 
-def test_the_pace_is_learned_and_forgotten(model: ct.Transformer, front: Front) -> None:
-    engine = Engine(Decoder(model, 1, 48), front, Limits(1, 2), Metrics())
-    engine._learn(100.0)
-    assert 1 < engine.pace < 2, "one pass that was stopped"
+def test_the_pace_is_learned_and_forgotten() -> None:
+    pace = Pace()
+    pace.forget(0.0)
+    pace.learn(100.0)
+    assert 1 < pace.value < 2, "one round that was stopped"
     for _ in range(100):
-        engine._learn(3.0)
-    assert engine.pace == pytest.approx(3.0, rel=0.01)
-    engine._forget(time.monotonic() + 60)
-    assert engine.pace == pytest.approx(1.0, abs=1e-6)
-    engine._learn(0.01)
-    assert engine.pace == 1.0
+        pace.learn(3.0)
+    assert pace.value == pytest.approx(3.0, rel=0.01)
+    pace.forget(60.0)
+    assert pace.value == pytest.approx(1.0, abs=1e-6)
+    pace.learn(0.01)
+    assert pace.value == 1.0
+
+
+@pytest.mark.spec("B13")
+def test_the_size_keeps_up_with_what_is_asked_lately(front: Front) -> None:
+    """With four places a token of each takes 0.8, 0.4 and 0.2 s: the sizes write 5, 10 and 20 tokens a second."""
+    lately = Lately()
+    for i in range(80):
+        lately.add(job(2, 4.0, arrived=i / 4))  # eight tokens a second
+    lately.add(job(1000, None, arrived=20.0))  # without a deadline: no hurry
+    asked = lately.demand(20.0)
+    assert asked.writing == pytest.approx(8.0, rel=0.1)
+    assert asked.reading == pytest.approx(4.0, rel=0.1)
+    assert lately.demand(60.0).writing < 0.01, "that was long ago"
+
+    def chosen(writing: float, pace: float = 1.0, jobs: Sequence[Job] = (job(2, 1e3),)) -> str:
+        return by_slack(front, Load(jobs, (), 0.0, pace, places=4, demand=Demand(0.0, writing))).name
+
+    sizes = [chosen(writing) for writing in (0.0, 4.9, 5.1, 10.1, 99.0)]
+    assert sizes == ["native", "native", "narrow", "flat", "flat"]
+    assert chosen(4.9, pace=1.2) == "narrow", "the machine is busy"
+
+
+@pytest.mark.spec("B13")
+def test_nobody_joins_where_others_would_be_late(model: ct.Transformer, front: Front) -> None:
+    """At the quickest size a token takes 0.1 s alone, 0.133 s in twos, and a prompt token 0.01 s."""
+    engine = Engine(Decoder(model, 4, 48), front, Limits(4, 8), Metrics())
+    now = time.monotonic()
+    engine.active = [job(20, 2.7, arrived=now)]
+    coming = [job(5, 60.0, arrived=now), job(5, 60.0, arrived=now)]
+    assert engine._room_among(coming, now) == 0, "20 × 0.133 s are too many"
+    engine.active = [job(20, 3.0, arrived=now)]
+    assert engine._room_among(coming, now) == 1
+    engine.active = [job(20, None, arrived=now)]
+    assert engine._room_among(coming, now) == 2, "it has time"
     engine.stop()
 
 
@@ -311,7 +349,19 @@ def test_a_line_joins_the_times_that_were_measured(model: ct.Transformer) -> Non
 def test_the_table_is_measured_at_the_start(served: Served, model: ct.Transformer) -> None:
     heard: list[tuple[int, int]] = []
     front = measured_front(served, Decoder(model, 2, 48), lambda *at: heard.append(at))
-    assert heard[-1] == (4, 4)
+    assert heard[-1] == (7, 7), "rounds over all sizes"
     assert front.native.name == size_name(model.native) == "d=16,h=4,z=4"
     assert all(size.step[0] > 0 and size.reading > 0 and not math.isnan(size.step[-1]) for size in front.sizes)
     assert all(a.loss < b.loss for a, b in zip(front.sizes, front.sizes[1:], strict=False))  # type: ignore[operator]
+
+
+@pytest.mark.spec("B13")
+def test_sizes_that_lose_too_much_are_not_in_the_table(served: Served, model: ct.Transformer) -> None:
+    native = served.losses[size_name(model.native)][1]
+    losses = {name: loss / native - 1 for name, (_, loss) in served.losses.items()}
+    bound = sorted(losses.values())[1]
+    front = measured_front(served, Decoder(model, 2, 48), worst=bound)
+    assert {size.name for size in front.sizes} <= {name for name, rise in losses.items() if rise <= bound}
+    assert len(measured_front(served, Decoder(model, 1, 48), worst=0.0).sizes) == 1, "the native one alone"
+    with pytest.raises(ConfigError, match="continua pareto"):
+        measured_front(replace(served, losses={}), Decoder(model, 1, 48), worst=0.05)

@@ -104,6 +104,8 @@ def test_models_lists_the_sizes_and_fast_is_one_of_them(server: Running) -> None
     assert client.models.retrieve("tiny:fast").id == "tiny:fast"
     fast = client.completions.create(model="tiny:fast", prompt="a", max_tokens=2)
     assert fast.system_fingerprint == f"continua:{server.service.front.fastest.name}"
+    own = client.completions.create(model="tiny:d=16,m=8", prompt="a", max_tokens=2)
+    assert own.system_fingerprint == "continua:d=16,h=4,z=4,m=8", "not the native size: m does not follow d"
     patient = client.completions.create(model="tiny", prompt="a", max_tokens=2, extra_body={"latency_ms": 60_000})
     assert patient.system_fingerprint == "continua:d=16,h=4,z=4"
 
@@ -125,7 +127,8 @@ def test_stop_texts_end_an_answer_and_are_no_part_of_it(server: Running, model: 
 GOOD: dict[str, Any] = {"model": "tiny", "prompt": "abc", "max_tokens": 2}
 BAD: list[tuple[dict[str, Any], int, str, str]] = [
     ({"model": "other"}, 404, "model", "no model 'other'"),
-    ({"model": "tiny:d=17"}, 404, "model", "at most the native one"),
+    ({"model": "tiny:d=17"}, 404, "model", "'d=17': a size is at most the native one, got d=17, where it has 16"),
+    ({"model": "tiny:z=9"}, 404, "model", "got z=9, more than twice its steps"),
     ({"model": "tiny:q=3"}, 404, "model", "a size is written"),
     ({"model": 3}, 400, "model", "model is a text, got 3"),
     ({"prompt": None}, 400, "prompt", "prompt is a text"),

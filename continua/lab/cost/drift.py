@@ -1,7 +1,6 @@
 """What a model loses at other sizes, against its own answers: the cosine of embeddings, or a divergence."""
 
 import statistics
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from continua.lab.cost.point import typed_size
 from continua.lab.progress import ReportCount
 from continua.models import Batch, Transformer
 from continua.models.view import FrozenView
+from continua.timing import interleaved
 from continua.tree import tensors
 from continua.typing import Tensor
 
@@ -196,21 +196,11 @@ class _Measured:
 
     def _ratio(self, view: FrozenView) -> float:
         """Time over that of the native size: the median of passes in turns, after one of each that is not counted."""
-        found: list[float] = []
-        for number in range(self.rounds + 1):
-            native = self._seconds(self.native)
-            own = self._seconds(view)
-            if number:
-                self.native_seconds.append(native)
-                found.append(own / native)
-        return statistics.median(found)
-
-    def _seconds(self, held: FrozenView) -> float:
-        _wait(self.timed)
-        start = time.perf_counter()
-        held(self.timed)
-        _wait(self.timed)
-        return time.perf_counter() - start
+        device = self.timed.values.device if isinstance(self.timed.values, Tensor) else None
+        both = [lambda: self.native(self.timed), lambda: view(self.timed)]
+        native, own = interleaved(both, self.rounds, device)
+        self.native_seconds.extend(native)
+        return statistics.median(a / b for a, b in zip(own, native, strict=True))
 
 
 def weight_bytes(held: FrozenView) -> int:
@@ -225,8 +215,3 @@ def _pooled(states: Tensor, there: Tensor | None) -> Tensor:
     if there is None:
         return states.mean(1)
     return (states * there[..., None]).sum(1) / there.sum(1, keepdim=True)
-
-
-def _wait(batch: Batch) -> None:
-    if isinstance(batch.values, Tensor) and batch.values.is_cuda:
-        torch.cuda.synchronize(batch.values.device)

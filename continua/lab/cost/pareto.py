@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from continua.lab.cost.point import Point, typed_size
 from continua.lab.progress import ReportCount
 from continua.models import FrozenView, View
 from continua.tasks import Example, Task
+from continua.timing import interleaved
 from continua.tree import tensors
 
 EQUAL = 1e-6  # losses this close, in relative terms, are one: twice the width gives the native answers to round-off
@@ -233,7 +233,8 @@ def _timed(
     front = {id(point) for point in (found.points[0], *found.front("flops"))}
     chosen = [i for i, point in enumerate(found.points) if not front_only or id(point) in front]
     frozen = [views[i].held() for i in chosen]
-    seconds = _interleaved(frozen, sample, rounds)
+    seen = interleaved([lambda view=view: view(sample.batch) for view in frozen], rounds, sample.target.device)  # type: ignore[misc]
+    seconds = [statistics.median(times) for times in seen]
     points = list(found.points)
     for done, (i, held, took) in enumerate(zip(chosen, frozen, seconds, strict=True), 1):
         points[i] = replace(points[i], seconds=took, bytes=_bytes(held, sample))
@@ -292,22 +293,3 @@ def _tokens(view: View, sample: Example) -> tuple[int, Discretisation, int]:
     source = sample.batch.source
     beside = 0 if source is None else view.model.flows[0].states(source, where).final.shape[1]
     return view.states(sample.batch).final.shape[1], where, beside
-
-
-def _interleaved(views: Sequence[Any], sample: Example, rounds: int) -> list[float]:
-    """The median seconds of each view; every round asks all of them."""
-    seen: list[list[float]] = [[] for _ in views]
-    for round_ in range(rounds + 1):
-        for view, times in zip(views, seen, strict=True):
-            _wait(sample)
-            start = time.perf_counter()
-            view(sample.batch)
-            _wait(sample)
-            if round_:
-                times.append(time.perf_counter() - start)
-    return [statistics.median(times) for times in seen]
-
-
-def _wait(sample: Example) -> None:
-    if sample.target.is_cuda:
-        torch.cuda.synchronize(sample.target.device)
