@@ -17,7 +17,7 @@ from continua.axes.axis import (
 from continua.axes.corrected import corrected
 from continua.axes.discretisation import Discretisation, at
 from continua.axes.grid import Grid, counted, counting
-from continua.axes.grids import Depths, Grids, Sites, coordinates
+from continua.axes.grids import Depths, Grids, Sites, WidthSite, coordinates
 from continua.axes.nodes import Nodes, interned, known_key, nodes_of
 from continua.axes.rules import (
     ClenshawCurtis,
@@ -72,6 +72,7 @@ __all__ = [
     "Sobol",
     "Times",
     "Trapezoid",
+    "WidthSite",
     "as_stamps",
     "at",
     "coordinates",

@@ -106,7 +106,16 @@ class Grid:
         observed = observed if observed.dtype == torch.bool else observed != 0
         weights = torch.where(observed, self.weights, 0.0)
         left = None if self.left is None else torch.where(observed, self.left, 0.0)
-        return replace(self, weights=weights, left=left, is_uniform=False, is_unit=False, has_gaps=True, lines=None)
+        return Grid(
+            nodes=self.nodes,
+            weights=weights,
+            left=left,
+            is_counting=self.is_counting,
+            is_ordered=self.is_ordered,
+            has_gaps=True,
+            start=self.start,
+            key=self.key,
+        )
 
     def union(self, other: "Grid") -> "Grid":
         """The disjoint union of two grids (a CLS token, memory slots): masses add, nothing is shared."""

@@ -38,6 +38,7 @@ class Depths:
         return tuple(known[depth] for depth in depths)
 
 
+WidthSite = tuple[Letter, int | None, bool]  # a letter, the key of its nodes, whether all weights are one
 Sites = Grid | Depths  # where a function is read along one axis
 
 
@@ -79,11 +80,24 @@ class Grids:
 
     def with_depths(self, z: Depths | None) -> "Grids":
         """The same grids, read at other depths."""
-        return replace(self, z=z)
+        return Grids(self.d, self.h, self.e, self.m, self.t, z, self.asked, self.hidden)
 
     def with_tokens(self, t: Grid) -> "Grids":
         """The same grids with other tokens."""
-        return replace(self, t=t)
+        return Grids(self.d, self.h, self.e, self.m, t, self.z, self.asked, self.hidden)
+
+    def placed(self, t: Grid, z: Depths, asked: Grid | None) -> "Grids":
+        """The same widths beside the tokens and depths of a call."""
+        return Grids(self.d, self.h, self.e, self.m, t, z, asked, self.hidden)
+
+    @property
+    def sites(self) -> "tuple[WidthSite, ...]":
+        """What says which nodes each width has, and whether its weights are one: plain numbers, for keys."""
+        d = ("d", self.d.key, self.d.is_unit)
+        h = ("h", self.h.key, self.h.is_unit)
+        e = ("e", self.e.key, self.e.is_unit)
+        m = ("m", self.m.key, self.m.is_unit)
+        return d, h, e, m
 
     def by_hidden_width(self) -> "tuple[Grids, ...]":
         """Grids of one hidden width each, read at the depths that have it; all depths, where m does not vary."""

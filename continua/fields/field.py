@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call
 
 from continua import constants
-from continua.axes import Axis, Depths, Grid, Sites, coordinates, known_key, nodes_of
+from continua.axes import ALIASES, Axis, Depths, Grid, Sites, WidthSite, coordinates, known_key, nodes_of
 from continua.axes.nodes import Array
 from continua.config import register
 from continua.constants import constant_result
@@ -107,11 +107,8 @@ class Expansion(nn.Module):
         """
         values: Tensor = self.coefficients
         asked = tuple([(letter, told(grids[letter])) for letter in self.letters if letter in grids])
-        if self._are_stored(asked):
-            return values
-        for position, letter in enumerate(self.letters):
-            if letter in grids:
-                values = self._contract(values, position, letter, grids[letter])
+        for position, letter in self._changed(asked):
+            values = self._contract(values, position, letter, grids[letter])
         return values
 
     @precisely
@@ -127,12 +124,45 @@ class Expansion(nn.Module):
 
     def is_stored_on(self, letter: Letter, where: Sites) -> bool:
         """Whether reading this axis on ``where`` returns the stored numbers."""
-        return self._are_stored(((letter, told(where)),))
+        return not self._changed(((letter, told(where)),))
 
     @constant_result
-    def _are_stored(self, asked: tuple[tuple[Letter, Told], ...]) -> bool:
-        """Whether all these axes are asked for on the nodes their numbers are stored for."""
-        return self._readings.get(asked, lambda: all(self._is_stored(letter, where) for letter, where in asked))
+    def _changed(self, asked: tuple[tuple[Letter, Told], ...]) -> tuple[tuple[int, Letter], ...]:
+        """The places and letters of the axes that are asked for elsewhere than where their numbers are stored."""
+        return self._readings.get(
+            asked,
+            lambda: tuple(
+                (self.letters.index(letter), letter) for letter, where in asked if not self._is_stored(letter, where)
+            ),
+        )
+
+    @constant_result
+    def is_itself(
+        self, sites: tuple[WidthSite, ...], depths: tuple[float, ...] | None, over: str = "", left: str = ""
+    ) -> bool:
+        """Whether the values on these widths and depths, times the weights of ``over``, are the stored numbers.
+
+        The letters ``left`` are left as they are stored; so is depth, where none is named.
+        """
+        return self._readings.get(
+            (sites, depths, over, left), lambda: self._is_itself({s[0]: s for s in sites}, depths, over, left)
+        )
+
+    def _is_itself(
+        self, sites: Mapping[Letter, WidthSite], depths: tuple[float, ...] | None, over: str, left: str
+    ) -> bool:
+        for letter in self.letters:
+            if letter == "z":
+                here = depths is None or self._is_stored(letter, depths)
+            elif letter == "n" or letter in left:
+                here = True
+            else:
+                site = sites.get(ALIASES.get(letter, letter))
+                here = site is not None and self._is_stored(letter, site[1])
+            if not here:
+                return False
+        weighed = [sites.get(ALIASES.get(letter, letter)) for letter in over]
+        return all(site is not None and site[2] for site in weighed)
 
     def _is_stored(self, letter: Letter, where: Told) -> bool:
         key = known_key(_column(where)) if isinstance(where, tuple) else where

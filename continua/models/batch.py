@@ -143,7 +143,9 @@ def place(batch: Batch, axis: Axis, named: Grid | None, like: Tensor) -> tuple[B
             f"stamps need shape [t] or [{values.shape[0]}, t]", got=list(grid.weights.shape), remedy="Match the batch."
         )
     _check_pairs(batch, values)
-    return replace(batch, values=_present(values, grid) if grid.has_gaps else values), grid
+    if grid.has_gaps:
+        values = _present(values, grid)
+    return batch if values is batch.values else replace(batch, values=values), grid
 
 
 def _nothing(batch: Batch, grid: Grid) -> Tensor:

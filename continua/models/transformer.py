@@ -177,7 +177,7 @@ class Transformer(ModelBase):
         if isinstance(asked, Tensor):  # answers elsewhere: points without a measure
             asked = Grid(asked, torch.ones_like(asked[..., 0]))
         asked = None if asked is None else asked.to(t.weights)
-        return batch, replace(structure.grids, t=t, z=structure.behind, asked=asked)
+        return batch, structure.grids.placed(t, structure.behind, asked)
 
     def bind(
         self, grids: Grids, structure: Structure, context: Context, reads: Reads | None = None
@@ -283,7 +283,9 @@ class Transformer(ModelBase):
         return Direct() if once else self.execution.adjoint
 
     def _context(self, batch: Batch, context: Context | None) -> Context:
-        context = Context() if context is None else context
+        late = self._adjoint(context).reads_late and torch.is_grad_enabled()
+        if context is None:
+            return Context(pairs=batch.pairs, late=late, generator=self.execution.generator)
         samples = batch.values.shape[0]  # type: ignore[union-attr]
         if context.state is not None and context.state.shape[0] != samples:
             remedy = "Give every sample its own source."
@@ -291,7 +293,6 @@ class Transformer(ModelBase):
                 f"the batch has {samples} samples", got=f"{context.state.shape[0]} of the source", remedy=remedy
             )
         pairs = context.pairs if batch.pairs is None else batch.pairs
-        late = self._adjoint(context).reads_late and torch.is_grad_enabled()
         return replace(context, pairs=pairs, late=late, generator=self.execution.generator)
 
     def settle(self, wish: Discretisation | None) -> Discretisation:

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import nn
 from torch.func import functional_call
 
-from continua.axes import Depths, Grids
+from continua.axes import Depths, Grids, WidthSite
 from continua.errors import SolveError
 from continua.fields import Expansion, Field
 from continua.flow.vectorfield import Reading
@@ -57,8 +57,7 @@ class Sampled:
     reading: Reading | None = None
 
 
-@dataclass(frozen=True)
-class Weight:
+class Weight(NamedTuple):
     """A field to be read times the quadrature weights of the letters ``over``, then reshaped by ``then``.
 
     The letters ``stored`` are taken as they are stored (heads that share keys, rows of a table). ``then`` must act on
@@ -72,12 +71,27 @@ class Weight:
     stored: str = ""
     moved: bool = False
 
-    def on(self, grids: Grids, leaves: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Read now; without depths the coefficients in depth stay."""
-        if self.field is None:
+    def on(
+        self, grids: Grids, leaves: Mapping[str, Tensor] | None = None, sites: tuple[WidthSite, ...] | None = None
+    ) -> Tensor:
+        """Read now; without depths the coefficients in depth stay.
+
+        ``sites`` are those of ``grids``: who reads many weights names them once.
+        """
+        field = self.field
+        if field is None:
             raise SolveError("there is no field to read", got=None, remedy="Leave absent weights out.")
-        values = read(self.field, grids, self.over, leaves, self.stored)
+        values: Tensor
+        if sites is not None and self._is_stored_on(sites, grids.z):
+            values = cast(Expansion, field).coefficients
+        else:
+            values = read(field, grids, self.over, leaves, self.stored)
         return values if self.then is None else self.then(values)
+
+    def _is_stored_on(self, sites: tuple[WidthSite, ...], z: Depths | None) -> bool:
+        depths = None if z is None else z.nodes
+        field = self.field
+        return isinstance(field, Expansion) and field.is_itself(sites, depths, self.over, self.stored)
 
 
 def read(
@@ -111,6 +125,7 @@ def sample(grids: Grids, weights: Mapping[str, Weight], late: bool = False, fini
     ``unbind`` instead of indexing: its backward is one stack, where each index would fill a whole tensor with zeros.
     """
     z = grids.z
+    sites = grids.sites
     fixed: dict[str, Tensor] = {}
     varying: dict[str, Tensor] = {}
     later: dict[str, Weight] = {}
@@ -118,11 +133,11 @@ def sample(grids: Grids, weights: Mapping[str, Weight], late: bool = False, fini
         if weight.field is None:
             continue
         if "z" not in weight.field.letters:
-            fixed[name] = weight.on(grids)
+            fixed[name] = weight.on(grids, sites=sites)
         elif z is None or (late and not _is_stored(weight, z)):
             later[name] = weight
         else:
-            varying[name] = weight.on(grids)
+            varying[name] = weight.on(grids, sites=sites)
     looking = _looking(weights)
     fixed = _finished(looking, fixed, finish, None)
     layers = {} if z is None else _layers(z.nodes, varying if later else _finished(looking, varying, finish, z.nodes))

@@ -195,6 +195,7 @@ class Attention(Operator):
             remedy = "Give one mask for each head, or one [b, 1, t, s] for all."
             raise MaskError(f"pairs needs {heads} heads", got=list(pairs.shape), remedy=remedy)
         kernel, mask = self._kernel(context)
+        origin = _origin(source) if self.position.turns else None
         made, scores = plan(
             t,
             source,
@@ -205,11 +206,9 @@ class Attention(Operator):
             scale=self.kernel.scale(self.axes.e),
             pairs=pairs,
             itself=not self.cross,
+            queries=self.position.where(_since(origin, t), placed),  # new keys of self-attention sit there too
+            keys=self.position.where(_since(origin, source), placed) if self.cross else None,
         )
-        origin = _origin(source) if self.position.turns else None
-        queries = self.position.where(_since(origin, t), scores.position)  # new keys of self-attention sit there too
-        keys = self.position.where(_since(origin, source), scores.position) if self.cross else None
-        scores = replace(scores, queries=queries, keys=keys)
         check_pairs(t, source, scores.pairs)
         if made.unsure and made.quick is None and looking() and not (cache and pairs is None):
             check_rows(made, t, source, scores)  # a source is checked once, before the first token

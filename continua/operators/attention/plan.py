@@ -149,14 +149,17 @@ def plan(
     scale: float,
     pairs: Tensor | None,
     itself: bool,
+    queries: Any = None,
+    keys: Any = None,
 ) -> tuple[Plan, Scores]:
-    """Decide how to attend from ``t`` to ``s`` with a kernel and its scale, and collect the tensors for it."""
+    """Decide how to attend from ``t`` to ``s`` with a kernel and its scale, and collect the tensors for it.
+
+    ``queries`` and ``keys`` are what turns them (``Scores``).
+    """
     causal_mask = mask is not None and mask.is_causal
     if causal_mask:
         _check_order(t)
     split_cell = causal_mask and itself and not s.is_counting
-    if split_cell and s.left is None:
-        raise MaskError("a causal mask needs ordered times", got="a grid without cells", remedy="Use a 1-D time axis.")
     plain = pairs is None and kernel.is_dot  # else each pair has its own score or bias
     counted_past = isinstance(mask, Causal) and itself and s.is_counting and s.is_ordered and plain
     past_only = counted_past and (t is s or t.count == s.count or t.count == 1) and _needs_no_pairs(position, True)
@@ -180,14 +183,13 @@ def plan(
         itself=itself,
         quick=quick,
     )
-    log_weights = s.log_weights if made.weighted or split_cell else None
-    log_left = _log_left(s) if split_cell else None
-    if log_left is not None and log_weights is not None and not made.weighted:
-        log_left = log_left - log_weights  # equal weights: only the ratio of the left part to the whole cell matters
+    log_weights, log_left = _log_measure(made, s)
     scores = Scores(
         t=t.nodes,
         s=s.nodes,
         position=placed,
+        queries=queries,
+        keys=keys,
         present=t.observed if t.has_gaps else None,
         pairs=_four_dimensional(pairs),
         log_weights=log_weights,
@@ -196,6 +198,15 @@ def plan(
     if quick is not None:
         scores = replace(scores, prepared=quick.prepare(made, scores, t, s))
     return made, scores
+
+
+def _log_measure(made: Plan, s: Grid) -> tuple[Tensor | None, Tensor | None]:
+    """The logarithms of the sources' weights, and of the left parts of their cells, where they are needed."""
+    log_weights = s.log_weights if made.weighted or made.split_cell else None
+    log_left = _log_left(s) if made.split_cell else None
+    if log_left is not None and log_weights is not None and not made.weighted:
+        log_left = log_left - log_weights  # equal weights: only the ratio of the left part to the whole cell matters
+    return log_weights, log_left
 
 
 def once_for_all_depths(made: Plan, scores: Scores, like: Tensor, queries: int) -> Scores:
