@@ -12,6 +12,7 @@ from continua.errors import ConfigError, GridError
 from continua.operators import Pointwise
 from tests.measure import EXACT, gap
 from tests.refusals import refused
+from tests.slow import slow_but
 
 
 def words(seed: int = 0) -> torch.Tensor:
@@ -122,7 +123,9 @@ def test_profiles_that_do_not_fit_are_refused(model) -> None:
 
 
 @pytest.mark.spec("B11")
-@pytest.mark.parametrize("size", [{"m": 12, "h": 2}, {"m": (24, 6, 12)}], ids=str)
+@pytest.mark.parametrize(
+    "size", slow_but([{"m": (24, 6, 12)}], [{"m": 12, "h": 2}, {"m": (24, 6, 12)}], "seconds of tracing"), ids=str
+)
 def test_refits_and_profiles_are_constants_of_a_graph(model, size) -> None:
     ids = words(9)
     view = model.at(**size)

@@ -131,6 +131,7 @@ def stem(stored: dict[str, Tensor], mel: Tensor) -> Tensor:
     return x.mT + stored["encoder.positional_embedding"]
 
 
+@pytest.mark.slow(reason="thirty-nine million weights, read and run by two libraries")
 @pytest.mark.spec("M9", "A4")
 def test_whisper_behind_its_stem() -> None:
     folder: Path = folder_of(WHISPER)

@@ -11,6 +11,7 @@ import continua as ct
 from continua.errors import CheckpointError, ConfigError, ContinuaError
 from continua.models import Pixels
 from tests.refusals import refused
+from tests.slow import slow_but
 
 SMALL = {"d": 8, "heads": 2, "depth": 2}
 MODELS = {
@@ -31,7 +32,7 @@ TABLES = ("rope_parameters", "rope_scaling")
 pytestmark = pytest.mark.spec("B17")
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=slow_but(["gpt2", "t5"], MODELS, "hundreds of folders are opened"))
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("hf") / request.param
     ct.to_hf(MODELS[request.param](), place)

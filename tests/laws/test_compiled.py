@@ -35,7 +35,8 @@ VIEWS: dict[str, tuple[str, ct.Discretisation]] = {
     "irregular stamps at another width": ("continuous series", ct.at(d=6, h=1, z=3)),
     "reversible": ("continuous words", ct.at(z=ct.Fixed(1, ct.ReversibleSolver(ct.RK4())))),
 }
-QUICK_VIEWS = [name for name in VIEWS if name not in ("one head", "three steps")]  # half of all has both
+# half of all has fewer of everything; models of the case table are stepped by RK4 and Strang
+QUICK_VIEWS = ["half of all", "irregular stamps at another width", "reversible"]
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +80,7 @@ def test_a_compiled_model_is_the_model(name: str) -> None:
 
 
 @pytest.mark.spec("B9", "M10")
-@pytest.mark.parametrize("name", slow_but(QUICK_VIEWS, VIEWS, "traced alone; half of all changes both"))
+@pytest.mark.parametrize("name", slow_but(QUICK_VIEWS, VIEWS, "three seconds of tracing each"))
 def test_a_compiled_model_serves_other_grids(name: str) -> None:
     which, at = VIEWS[name]
     model, batch = case(which)
@@ -116,7 +117,7 @@ def test_a_new_grid_compiles_once_and_a_new_batch_not_at_all() -> None:
     counter = CompileCounterWithBackend("eager")  # what is counted are graphs, whoever runs them
     compiled = torch.compile(model, fullgraph=True, backend=counter)
     other = ct.at(d=4, h=1, z=1)
-    for at in (None, other, ct.at(z=1)):
+    for at in (None, other):
         before = counter.frame_count
         for samples, tokens in ((2, 6), (3, 5), (5, 9)):
             ids = torch.randint(11, (samples, tokens), generator=torch.Generator().manual_seed(tokens))

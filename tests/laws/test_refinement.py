@@ -98,8 +98,8 @@ def test_low_discrepancy_time_converges_with_order_one(model, exact):
 def test_random_time_rules_converge_in_the_mean(model, exact, mask_name, rule):
     errors, sizes = [], (16, 64, 256)
     for n in sizes:
-        draws = refine_time(model, [rule(n, seed) for seed in range(32)], exact, BATCH)
-        errors.append(sum(draws.errors) / 32)
+        draws = refine_time(model, [rule(n, seed) for seed in range(16)], exact, BATCH)
+        errors.append(sum(draws.errors) / 16)
     slope = math.log(errors[0] / errors[-1]) / math.log(sizes[-1] / sizes[0])
     assert slope == pytest.approx(rule.order, abs=0.3), errors
 
@@ -109,7 +109,7 @@ def warped(n):
 
 
 def random_stamps(n):
-    draws = torch.rand(48, n, 1, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    draws = torch.rand(24, n, 1, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
     return draws.sort(1).values
 
 

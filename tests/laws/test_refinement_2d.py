@@ -33,6 +33,7 @@ def test_two_dimensions_converge_at_the_order_of_the_product_rule():
     assert settles(found), found
 
 
+@pytest.mark.slow(reason="two thousand points; test_samples.py refines fewer of them in an integral")
 @pytest.mark.spec("M8", "M11", "M4")
 def test_scattered_points_converge_with_order_two_in_the_spacing():
     model = smooth_model(SQUARE)

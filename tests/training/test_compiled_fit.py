@@ -81,7 +81,7 @@ def agree(name: str, **settings: Any) -> None:
 
 
 @pytest.mark.spec("B9")
-@pytest.mark.parametrize("name", slow_but(["gpt2", "continuous series"], CASES, "three fits are traced"))
+@pytest.mark.parametrize("name", slow_but(["gpt2"], CASES, "three fits are traced"))
 def test_a_compiled_fit_has_the_losses_of_an_eager_one_also_when_resumed(name: str, tmp_path: Path) -> None:
     make, task = CASES[name]
     eager = fit(make(), task(), steps=4, schedule=Constant(), watch=silent)
@@ -129,6 +129,7 @@ def sizes_agree(law: Elastic, steps: int, depth: int) -> None:
     assert [line["elastic"] for line in found] == pytest.approx([line["elastic"] for line in eager], rel=1e-3)
 
 
+@pytest.mark.slow(reason="four fits, two of them traced twice")
 @pytest.mark.spec("B9")
 def test_micro_batches_other_sizes_and_costs_of_the_path_are_what_they_are() -> None:
     agree("continuous words", accumulate=3, at=at(d=6, z=2))

@@ -31,14 +31,14 @@ def killed(count: int, seed: int) -> dict:
 
 
 @pytest.mark.spec("T9")
-def test_twenty_two_kills_at_random_moments_change_no_bit() -> None:
-    said = killed(22, seed=0)
+def test_kills_at_random_moments_change_no_bit() -> None:
+    said = killed(10, seed=0)
     assert said["identical"]
-    assert said["kills"] >= 22
-    assert said["inside writes"] >= 10
+    assert said["kills"] >= 10
+    assert said["inside writes"] >= 4
 
 
-@pytest.mark.slow(reason="a hundred restarts; the quick one above has twenty-two")
+@pytest.mark.slow(reason="a hundred restarts; the quick one above has ten")
 @pytest.mark.spec("T9")
 def test_a_hundred_kills_change_no_bit() -> None:
     assert killed(100, seed=1)["identical"]
