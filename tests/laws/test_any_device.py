@@ -11,8 +11,10 @@ from tests.cases import MODELS, OTHER_MODELS
 from tests.cases import made as made_once
 from tests.cases_models import scattered
 from tests.second_device import moved, on_second_device, registered
+from tests.slow import slow_but
 
 FLOATING = (torch.float32, torch.float64, torch.bfloat16)
+QUICK = (torch.float32, torch.bfloat16)  # every other law runs in float64
 SCATTERED = ("points of a plane", "functions on a square", "cells")  # weights of scattered points come with the data
 SOLVES = ("functions on a circle", "convolution in time", "kernel Nyström", "kernel positive features")
 # these solve linear systems, in float32 at least; torch has no such kernels in half precision either
@@ -32,7 +34,7 @@ def made(name: str) -> tuple[Any, Batch]:
 
 
 @pytest.mark.spec("B10")
-@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+@pytest.mark.parametrize("dtype", slow_but(QUICK, FLOATING, "ten seconds for all models"), ids=str)
 @pytest.mark.parametrize("name", [*MODELS, *OTHER_MODELS])
 def test_a_model_runs_on_a_device_that_is_not_the_processor(name: str, dtype: torch.dtype) -> None:
     model, batch = made(name)

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuzzing.case import SECONDS, Outcome
+from fuzzing.case import WAITING, Outcome
 from fuzzing.expected import owner_of
 from fuzzing.worker import family_of
 
-PATIENCE = SECONDS + 8  # a worker that does not even answer its alarm
+PATIENCE = WAITING + 8  # a worker that does not even answer its alarm
 SCRIPT = Path(__file__).resolve().parents[1] / "fuzz.py"
 
 

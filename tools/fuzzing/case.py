@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import Any
 
-SECONDS = 10.0  # longer is a hang
+SECONDS = 10.0  # more time of the processor is a hang
+WAITING = 60.0  # so is this on the clock, for what waits and computes nothing: a busy machine is slower than itself
 MEGABYTE = 1 << 20
 ALLOWED_BYTES = 64 * MEGABYTE
 GOOD = ("right", "refused")
@@ -85,15 +86,18 @@ def forget_peak() -> None:
 def attempt(seed: int, family: str, make: Callable[[], Case], spoilt: dict[str, str]) -> Outcome:
     """Make the case and run it, whatever happens."""
     outcome = Outcome(seed, family, "right", spoilt=spoilt)
-    signal.signal(signal.SIGALRM, _alarm)
+    for alarm in (signal.SIGALRM, signal.SIGPROF):
+        signal.signal(alarm, _alarm)
     started = time.perf_counter()
     try:
-        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, WAITING)
         _run(make, outcome)
     except Hang as hang:
         outcome.kind = "hang"
         outcome.cause = f"hang at {_place(hang)}"
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
     outcome.seconds = round(time.perf_counter() - started, 4)
     return outcome
