@@ -95,6 +95,9 @@ def inspect(
         Path | None, typer.Option(help="Where figures go. By default runs/attention or runs/dynamics.")
     ] = None,
     *,
+    page: Annotated[
+        Path | None, typer.Option("--for-page", help="With --dynamics: a .json of the tokens' paths, for the studio.")
+    ] = None,
     device: Device = "auto",
     threads: Threads = None,
     trust: Annotated[
@@ -104,12 +107,12 @@ def inspect(
     """Print what a model is: axes, grid, parts, fields and parameters; or what it does with a text."""
     from continua.cli.inspect import look_closer, run
 
-    closer = dynamics or text is not None
+    closer = dynamics or text is not None or page is not None
     place = ready(device, threads)
     if attention is not None or not closer:
         run(path, at, attention, out or Path("runs/attention"), place, trust)
     if closer:
-        look_closer(path, at, dynamics, text, out or Path("runs/dynamics"), place, trust)
+        look_closer(path, at, dynamics, text, out or Path("runs/dynamics"), place, trust, page=page)
 
 
 @app.command(context_settings={"help_option_names": []})

@@ -31,6 +31,7 @@ from continua.lab.probes.spectra import HeadSpectra, spectra
 from continua.lab.progress import ReportCount
 from continua.models import Batch, EncoderDecoder
 from continua.recipes import tokens_of
+from continua.studio.real import real_model
 from continua.tasks import Characters
 from continua.training import Run
 
@@ -62,8 +63,16 @@ class Findings:
     substeps: tuple[Substeps, ...] = ()
 
 
-def run(console: Console, model: Any, where: "Path | Run", text: str | None, wish: Discretisation, out: Path) -> None:
-    """Read the text, measure with a bar, print the tables and write figures and numbers."""
+def run(
+    console: Console,
+    model: Any,
+    where: "Path | Run",
+    text: str | None,
+    wish: Discretisation,
+    out: Path,
+    page: Path | None = None,
+) -> None:
+    """Read the text, measure with a bar, print the tables and write figures and numbers; ``page`` is for the studio."""
     if isinstance(model, EncoderDecoder):
         console.print("An encoder–decoder: its encoder is looked at.")
         model = model.encoder
@@ -84,6 +93,9 @@ def run(console: Console, model: Any, where: "Path | Run", text: str | None, wis
             got = problem.strerror or str(problem)
             remedy = "Choose a folder that can be written: --out FOLDER."
             raise ConfigError(f"the figures cannot be written to {out}", got=got, remedy=remedy) from problem
+    if page is not None:
+        name = where.folder.name if isinstance(where, Run) else where.resolve().name
+        made = [*made, real_model(name, seen, found.dynamics, labels).save(page)]
     show(console, found, labels)
     console.print("Written: " + ", ".join(str(path) for path in made), soft_wrap=True, markup=False)
 

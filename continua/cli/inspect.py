@@ -50,17 +50,20 @@ def look_closer(
     out: Path,
     device: torch.device,
     trust: bool = False,
+    *,
+    page: Path | None = None,
 ) -> None:
     """Load the folder and measure, in float64 on the processor, how tokens move through its layers."""
     from continua.cli.dynamics import run as measure
 
     if not asked:
-        raise ConfigError("--text is what --dynamics reads", got="--text alone", remedy="Add --dynamics.")
+        got = "--for-page alone" if text is None else "--text alone"
+        raise ConfigError("--text and --for-page belong to --dynamics", got=got, remedy="Add --dynamics.")
     console = Console()
     opened = Run.open(path) if (path / "run.json").is_file() else None
     model = _open(path) if opened is None else opened.model()
     at = parse_at(wish) if opened is None else _asked(console, path, wish, device, trust)
-    measure(console, model, path if opened is None else opened, text, at, out)
+    measure(console, model, path if opened is None else opened, text, at, out, page)
 
 
 def _asked(console: Console, path: Path, wish: str, device: torch.device, trust: bool) -> Discretisation:

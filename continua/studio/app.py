@@ -145,7 +145,9 @@ class Behind:
             words = f"Up to {STREAMS} curves are watched at once. Close some of them."
             raise Refusal(429, words, headers={"Retry-After": "5"})
         return StreamingResponse(
-            self._counted(watched(place)), media_type="text/event-stream", headers={"cache-control": "no-store"}
+            self._counted(watched(place, lambda: self.work.is_on(place))),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store"},
         )
 
     async def _counted(self, events: AsyncIterator[str]) -> AsyncIterator[str]:

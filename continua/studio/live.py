@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -107,13 +107,16 @@ def thinned(beats: list[Beat]) -> list[Beat]:
     return [beat for place, beat in enumerate(beats) if place % stride == 0 or beat.held_out is not None]
 
 
-async def watched(place: Path) -> AsyncIterator[str]:
-    """The history of a run as server-sent events, from its beginning and as it grows, until nobody trains it."""
+async def watched(place: Path, is_started: Callable[[], bool]) -> AsyncIterator[str]:
+    """The history of a run as server-sent events, from its beginning and as it grows, until nobody trains it.
+
+    ``is_started`` says whether a process of ours works on it, which may not have come to its first step.
+    """
     read = 0
     rest = b""
     still = 0
     while True:
-        busy = await asyncio.to_thread(is_busy, place)
+        busy = is_started() or await asyncio.to_thread(is_busy, place)
         more = await asyncio.to_thread(_read, place / METRICS, read)
         read += len(more)
         *lines, rest = (rest + more).split(b"\n")

@@ -58,6 +58,10 @@ class Work:
         """Whether a fit is running."""
         return self.current is not None and self.current.code is None
 
+    def is_on(self, run: Path) -> bool:
+        """Whether a fit is running on this run."""
+        return self.is_busy and self.current is not None and self.current.run == run
+
     def start(self, recipe: str, settings: Mapping[str, Any]) -> Process:
         """``continua fit RECIPE --set …`` into a new folder, whose name is ours."""
         words = [recipe_of(recipe), *settings_of(recipe, settings)]

@@ -68,6 +68,9 @@ export function trimmed(value: number, digits = 3): string {
   return text.includes("e") ? text : text.includes(".") ? text.replace(/\.?0+$/, "") : text;
 }
 
+const PHONE = 720;
+const NARROW = 370;
+
 export interface ChartWish {
   width: number;
   height: number;
@@ -83,12 +86,21 @@ export class Chart {
   readonly y: Scale;
   private readonly layers = new Map<string, SVGGElement>();
   private readonly plot: SVGGElement;
+  readonly width: number;
+  readonly height: number;
+  /** Where the lowest value is drawn. */
+  readonly floor: number;
 
   constructor(wish: ChartWish) {
-    const { width, height } = wish;
+    // on a phone a wide chart would shrink together with its numbers
+    const width = innerWidth < PHONE ? Math.min(NARROW, wish.width) : wish.width;
+    const { height } = wish;
+    this.width = width;
+    this.height = height;
     const margin = wish.margin ?? { left: 52, right: 12, top: 10, bottom: 40 };
     const right = width - margin.right;
     const bottom = height - margin.bottom;
+    this.floor = bottom;
     this.root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "chart", "aria-label": wish.title });
     const make = (log: boolean | undefined, range: [number, number], from: number, to: number): Scale =>
       log ? logarithmic(range[0], range[1], from, to) : linear(range[0], range[1], from, to);

@@ -2,13 +2,14 @@
 
 import { Problem, readJson, type Bundle } from "./bundle";
 import { button, h } from "./dom";
-import { scenes } from "./scenes";
+import { loadAll, scenes } from "./scenes";
 import { Studio } from "./studio";
 import { themeButton } from "./theme";
 import { Walk } from "./walk";
 import "./style.css";
 
 const INDEX = "bundle.json";
+const AFTER = 1500; // milliseconds until all other scenes are loaded too
 
 /** The token is in the fragment, which never leaves the browser; it is taken out of the address at once. */
 function takeToken(): string {
@@ -35,7 +36,7 @@ async function begin(): Promise<void> {
   }
   const studio = new Studio(bundle, messages, bar);
   studio.token = takeToken();
-  Object.assign(globalThis, { studio }); // for whoever opens the console, and for tests
+  Object.assign(globalThis, { studio, ready: () => studio.ready(loadAll) }); // for whoever opens the console, and for tests
   const shown = scenes.filter((scene) => scene.name !== "runs" || (bundle.live && studio.token !== ""));
   const nav = h("nav", { "aria-label": "Scenes" });
   const walk = new Walk(studio);
@@ -88,6 +89,8 @@ async function begin(): Promise<void> {
   };
   studio.address.onMove(() => void open());
   await open();
+  // a while later, so that it is in nobody's way
+  setTimeout(() => void studio.ready(loadAll).catch(() => undefined), AFTER);
 }
 
 void begin();

@@ -1,7 +1,7 @@
 /** What all scenes share: the address, the bundle, the model (loaded once, when a scene first needs it), and messages. */
 
 import { Address } from "./address";
-import { Problem, readJson, type Bundle, type Watch } from "./bundle";
+import { Problem, download, readJson, type Bundle, type Watch } from "./bundle";
 import { h } from "./dom";
 import { Decoder } from "./model/decoder";
 import { Runtime } from "./model/runtime";
@@ -26,7 +26,10 @@ export class Studio {
   readonly address = new Address();
   token = "";
   private loading: Promise<Model> | undefined;
-  private operators = new Map<string, Promise<Runtime>>();
+  private readonly operators = new Map<string, Promise<Runtime>>();
+  private readonly kept = new Map<string, Promise<ArrayBuffer>>();
+  private whole: Promise<void> | undefined;
+  private worker: Worker | undefined;
 
   constructor(
     readonly bundle: Bundle,
@@ -65,13 +68,41 @@ export class Studio {
       (async () => {
         const done = this.busy(`loading ${name}`);
         try {
-          return await Runtime.open(name, done.watch);
+          return await Runtime.of(await this.bytes(name, done.watch), done.watch);
         } finally {
           done.end();
         }
       })();
     this.operators.set(name, made);
     return made;
+  }
+
+  private bytes(name: string, watch: Watch): Promise<ArrayBuffer> {
+    const made = this.kept.get(name) ?? download(name, watch);
+    this.kept.set(name, made);
+    return made;
+  }
+
+  /** The solver of particles: one worker for all scenes that want it. */
+  solver(): Worker {
+    this.worker ??= new Worker(new URL("./lab/worker.ts", import.meta.url), { type: "module" });
+    return this.worker;
+  }
+
+  /** Load all that other scenes need, so that the page works without a network from then on. */
+  ready(load: () => Promise<unknown>): Promise<void> {
+    this.whole ??= (async () => {
+      await this.model();
+      await load();
+      await this.lab();
+      await Promise.all(["burgers.json", "minilm.json"].map((name) => this.json(name)));
+      await this.bytes("burgers.onnx", () => undefined);
+      this.solver();
+    })().catch((problem: unknown) => {
+      this.whole = undefined;
+      throw problem;
+    });
+    return this.whole;
   }
 
   private readonly files = new Map<string, Promise<unknown>>();
@@ -81,6 +112,12 @@ export class Studio {
     const made = this.files.get(name) ?? readJson<T>(name);
     this.files.set(name, made);
     return made as Promise<T>;
+  }
+
+  /** The arithmetic of the lab and of functions, for the console and for tests. */
+  async lab(): Promise<Record<string, unknown>> {
+    const parts = [import("./lab/particles"), import("./lab/theory"), import("./functions/burgers"), import("./functions/wiener")];
+    return Object.assign({}, ...(await Promise.all(parts))) as Record<string, unknown>;
   }
 
   /** Show at once that something is under way. */

@@ -30,10 +30,13 @@ class Browser:
         self.chromium = chromium
         self.contexts: list[Any] = []
         self.known: list[str] = []
+        self.keeping = ""
 
     def page(self, url: str, width: int = 1280, theme: str = "light", still: bool = False) -> Any:
         """A page; the one before is closed."""
         self.close()
+        if url != self.keeping:
+            self.keeping = ""
         context = self.chromium.new_context(
             viewport={"width": width, "height": 900},
             color_scheme=theme,
@@ -44,11 +47,18 @@ class Browser:
         page.set_default_timeout(60_000)
         self.complaints: list[str] = []
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("requestfailed", lambda request: self.complaints.append(f"failed: {request.url}"))
+        page.on("requestfailed", lambda request: self.complaints.append(f"{request.failure}: {request.url}"))
         page.on("console", lambda said: said.type == "error" and self.complaints.append(said.text))
         page.goto(url)
         page.wait_for_selector("nav a")
         return page
+
+    def kept(self, url: str) -> Any:
+        """A page that stays open for tests that compute in it and look at nothing."""
+        if not self.contexts or self.keeping != url:
+            self.keeping = url
+            return self.page(url)
+        return self.contexts[-1].pages[0]
 
     def scenes(self, url: str) -> list[str]:
         """The names of all scenes."""
@@ -61,7 +71,8 @@ class Browser:
         """Close what is open; complaints are failures."""
         while self.contexts:
             self.contexts.pop().close()
-            serious = [words for words in self.complaints if "icon.svg" not in words and "DISCONNECTED" not in words]
+            usual = ("icon.svg", "DISCONNECTED", "ABORTED")  # cut off by a test, or by the page itself
+            serious = [words for words in self.complaints if not any(word in words for word in usual)]
             assert not serious, serious
 
 

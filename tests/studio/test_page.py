@@ -1,5 +1,6 @@
 """The page in a real browser: its arithmetic against torch, its scenes, addresses and manners."""
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,6 +114,176 @@ def test_an_unknown_character_is_said_with_a_remedy(browser: Browser, served: Se
     page.wait_for_selector(".problem", state="detached")
 
 
+def test_one_batch_shows_the_field_the_attention_and_what_comes_next(browser: Browser, served: Served, model: Any):
+    page = browser.page(f"{served.url}/?scene=batch&text=return%20model&d=10&h=3&z=3&depth=2.0&head=1")
+    until(page, "document.querySelectorAll('.token').length === 12")
+    assert page.evaluate("[...document.querySelectorAll('.heat')].map((one) => [one.width, one.height])") == [
+        [12, 10], [12, 12]]  # fmt: skip
+    ids = TOKENS.encode("return model")[None]
+    with torch.no_grad():
+        shares = model.at(d=10, h=3, z=3)(ids)[0, -1].softmax(-1)
+    shown = page.locator(".likely li span").first.inner_text()
+    assert shown == f"{100 * float(shares.max()):.1f} %"
+    assert "10 nodes, each of weight 1.6" in page.locator(".grids").inner_text()
+    before = page.locator(".heat").first.screenshot()
+    depth = page.get_by_label("Depth", exact=True)
+    depth.focus()
+    page.keyboard.press("ArrowLeft")
+    assert "depth=1.98" in page.url
+    assert page.locator(".heat").first.screenshot() != before, "between two steps the field is defined too"
+    page.locator(".heat").nth(1).hover(position={"x": 5, "y": 5})
+    assert "looks at 1 r: 100.0 %" in page.locator(".panel .note").nth(1).inner_text()
+
+
+PATH = """async ({x, d, law, until}) => {
+  const lab = await studio.lab();
+  const flow = new lab.Flow(Float64Array.from(x), d, {...law, kappa: Infinity});
+  flow.advance(until);
+  return [...flow.x];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("d", "kind", "beta", "causal", "until"),
+    [(2, "SA", 9.0, False, 6.0), (3, "SA", 4.0, False, 5.0), (3, "USA", 2.0, False, 1.0), (3, "SA", 4.0, True, 4.0)],
+)
+def test_particles_move_as_the_library_says(
+    browser: Browser, served: Served, d: int, kind: str, beta: float, causal: bool, until: float
+):
+    from continua.lab import Particles, SelfAttention, Unnormalised, simulate
+
+    start = Particles.uniform(200, d, torch.Generator().manual_seed(3))
+    law = {"kind": kind, "beta": beta, "causal": causal, "sign": 1}
+    page = browser.kept(served.url)
+    found = page.evaluate(PATH, {"x": start.x.flatten().tolist(), "d": d, "law": law, "until": until})
+    own = {"SA": SelfAttention, "USA": Unnormalised}[kind](beta, causal=causal)
+    wanted = simulate(own, Particles(start.x.double()), until, save=2).x[-1]
+    assert float((torch.tensor(found).reshape(-1, d) - wanted).abs().max()) < 1e-3
+
+
+def test_burgers_equation_flows_as_the_library_says(browser: Browser, served: Served):
+    from continua.data.burgers import burgers
+
+    t = torch.arange(256, dtype=torch.float64) / 256
+    wave = torch.sin(2 * torch.pi * t) + 0.4 * torch.cos(6 * torch.pi * t)
+    page = browser.kept(served.url)
+    flow = "async (u) => [...(await studio.lab()).burgers(Float64Array.from(u), 0.01, 1).u]"
+    found = torch.tensor(page.evaluate(flow, wave.tolist()))
+    assert float((found - burgers(wave, 0.01, 1.0, 2048)).abs().max()) < 1e-5
+
+
+def test_scattered_points_are_read_as_the_library_reads_them(browser: Browser, served: Served):
+    from continua.axes import Circle, at
+    from continua.models import Batch
+    from continua.models.zoo import function_map
+
+    torch.manual_seed(0)
+    model = function_map(Circle(), 32, at=at(d=8, h=2, m=8, z=1), modes=6).double()
+    points = torch.rand(40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    values = torch.sin(2 * torch.pi * points) + 0.2 * torch.cos(6 * torch.pi * points)
+    wanted = model.embed.lay(Batch(values[None, :, None], times=points)).values[0, :, 0]
+    prior = {"spectrum": model.embed.spectrum.tolist(), "noise": 1e-4}
+    read = "async ([t, u, prior]) => [...(await studio.lab()).laid(t, u, 32, prior)]"
+    found = browser.kept(served.url).evaluate(read, [points.tolist(), values.tolist(), prior])
+    assert float((torch.tensor(found) - wanted).abs().max()) < 1e-5
+
+
+def test_particles_are_drawn_and_react(browser: Browser, served: Served):
+    page = browser.page(f"{served.url}/?scene=particles&on=sphere&n=300&beta=6")
+    until(page, "Number(document.querySelector('.numbers dd')?.textContent) > 0.5")
+    count = """() => {
+      const canvas = document.querySelector('canvas.stage');
+      const gl = canvas.getContext('webgl2');
+      const pixels = new Uint8Array(4 * canvas.width * canvas.height);
+      gl.readPixels(0, 0, canvas.width, canvas.height, gl.RGBA, gl.UNSIGNED_BYTE, pixels);
+      let bright = 0;
+      for (let i = 0; i < pixels.length; i += 4)
+        bright += Math.max(...pixels.slice(i, i + 3)) - Math.min(...pixels.slice(i, i + 3)) > 60;
+      return bright;
+    }"""
+    assert page.evaluate(count) > 300, "tokens have colours, paper and lines have none"
+    assert page.locator(".measured circle").count() > 3
+    page.get_by_label("Where").select_option("circle")
+    assert "on=circle" in page.url
+    until(page, "document.querySelector('.panel .note')?.textContent.includes('circle')")
+    page.get_by_role("button", name="Stop").click()
+    page.wait_for_timeout(300)
+    box = page.locator("canvas.stage").bounding_box()
+    assert page.evaluate(count) > 100
+    middle = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    radius = box["height"] / 2 / (3.3 * math.tan(math.radians(19)))
+    page.mouse.move(*middle)
+    assert "grab" not in page.locator("canvas.stage").get_attribute("class")
+    page.mouse.move(middle[0] + radius, middle[1])
+    assert "grab" in page.locator("canvas.stage").get_attribute("class"), "a token can be dragged"
+    page.mouse.down()
+    page.mouse.move(middle[0], middle[1] + radius)
+    page.mouse.up()
+    page.go_back()
+    until(page, "document.querySelector('.panel .note')?.textContent.includes('sphere')")
+
+
+def test_people_who_want_no_motion_get_none(browser: Browser, served: Served):
+    page = browser.page(f"{served.url}/?scene=particles&n=100", still=True)
+    page.wait_for_selector("canvas.stage")
+    page.wait_for_timeout(800)
+    assert page.locator(".numbers dd").first.inner_text() == "0.0"
+    page.get_by_role("button", name="Play").click()
+    until(page, "Number(document.querySelector('.numbers dd').textContent) > 0.1")
+
+
+def test_real_models_react(browser: Browser, served: Served):
+    page = browser.page(f"{served.url}/?scene=real&depth=0")
+    page.wait_for_selector(".chips li")
+    rows = page.locator(".numbers").first.locator("dd")
+    assert rows.nth(0).inner_text() == rows.nth(1).inner_text(), "both begin at the same directions"
+    page.get_by_label("Depth, in layers").focus()
+    page.keyboard.press("End")
+    assert "depth=6" in page.url
+    assert rows.nth(0).inner_text() != rows.nth(1).inner_text()
+    page.get_by_label("Text").select_option("1")
+    assert "text=1" in page.url
+
+
+NEARLY = """() => {
+  const path = document.querySelector('.drawable .start path');
+  return Array.from({length: 20}, (_, i) => path.getPointAtLength(path.getTotalLength() * i / 20).y);
+}"""
+
+
+def test_functions_are_drawn_measured_and_answered(browser: Browser, served: Served):
+    page = browser.page(f"{served.url}/?scene=functions&count=64")
+    until(page, "document.querySelector('.numbers dd')?.textContent.includes('%')")
+    error = float(page.locator(".numbers dd").first.inner_text().removesuffix(" %"))
+    assert error < 1.5, "the example is a function of the kind that it was trained on"
+    page.get_by_role("button", name="Sine").click()
+    assert "wave=" in page.url
+    box = page.locator(".drawable svg").bounding_box()
+    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.2 * box["height"])
+    page.mouse.down()
+    for share in (0.35, 0.4, 0.45, 0.5):
+        page.mouse.move(box["x"] + share * box["width"], box["y"] + 0.7 * box["height"])
+    before = page.evaluate("location.search")
+    page.mouse.up()
+    address = page.evaluate("location.href")
+    assert before not in address, "the drawing is in the address"
+    drawn = page.evaluate(NEARLY)
+    again = browser.page(address)
+    again.wait_for_selector(".drawable .start path")
+    assert max(abs(a - b) for a, b in zip(drawn, again.evaluate(NEARLY), strict=True)) < 12
+
+
+def test_a_fit_is_started_watched_and_stopped_from_the_page(browser: Browser, served: Served):
+    page = browser.page(f"{served.url}/?scene=runs&recipe=text#token={TOKEN}")
+    for name, number in (("steps", 100000), ("d", 8), ("heads", 2), ("depth", 1), ("context", 16), ("batch", 4)):
+        page.get_by_label(name, exact=True).fill(str(number))
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_selector(".curve-0 path", timeout=90_000)
+    page.get_by_role("button", name="Stop it").click()
+    until(page, "document.body.textContent.includes('was stopped and is saved')", 90)
+    assert "text-1" in page.locator(".table-holder").first.inner_text()
+
+
 def test_the_token_leaves_the_address(browser: Browser, served: Served):
     page = browser.page(f"{served.url}/#token=abc")
     page.wait_for_selector("nav a")
@@ -122,10 +293,19 @@ def test_the_token_leaves_the_address(browser: Browser, served: Served):
 
 def test_the_page_works_with_the_network_cut(browser: Browser, served: Served):
     page = browser.page(f"{served.url}/?scene=sizes&d=8&h=2&z=2")
-    page.evaluate("studio.model()")
+    page.evaluate("ready()")
     page.context.set_offline(True)
     page.get_by_role("button", name="Native").click()
     until(page, "document.querySelector('.paper .note').textContent.startsWith('40 of 40')")
+    for scene, wanted in (
+        ("One batch", "document.querySelectorAll('.likely li').length > 0"),
+        ("Particles", "document.querySelectorAll('.numbers dd').length > 3"),
+        ("Real models", "document.querySelectorAll('.chips li').length > 5"),
+        ("Functions", "document.querySelector('.numbers dd')?.textContent.includes('%')"),
+    ):
+        page.get_by_role("link", name=scene).click()
+        until(page, wanted)
+    assert page.locator(".problem").count() == 0
     page.context.set_offline(False)
 
 

@@ -30,6 +30,12 @@ export class Runtime {
 
   static async open(name: string, watch: Watch, bytes = 0): Promise<Runtime> {
     const [content] = await Promise.all([download(name, watch, bytes), runtime(watch)]);
+    return Runtime.of(content, watch);
+  }
+
+  /** Of a file that is here already. */
+  static async of(content: ArrayBuffer, watch: Watch): Promise<Runtime> {
+    await runtime(watch);
     watch(1, "starting the model");
     try {
       const session = await ort.InferenceSession.create(new Uint8Array(content), { executionProviders: ["wasm"] });

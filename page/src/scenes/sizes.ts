@@ -379,7 +379,7 @@ class Picture {
       layer.replaceChildren(svg("line", { x1: x, x2: x, y1: this.chart.y(low), y2: this.chart.y(high), class: "waiting" }));
       return;
     }
-    const bounded = Math.min(Math.max(this.chart.y(loss), 8), 262);
+    const bounded = Math.min(Math.max(this.chart.y(loss), 8), this.chart.floor);
     layer.replaceChildren(
       svg("circle", { cx: x, cy: bounded, r: 9, class: trained ? "dot" : "dot untrained" }),
       svg("circle", { cx: x, cy: bounded, r: 3, class: "core" }),
