@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from continua import __version__
+from continua.cli.datasets import app as datasets
 from continua.cli.deploy import export, serve, studio
 from continua.cli.failures import report
 from continua.cli.options import Device, Threads, ready
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(simulations, name="simulate")
+app.add_typer(datasets, name="data")
 app.command()(export)
 app.command()(serve)
 app.command()(studio)

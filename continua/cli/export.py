@@ -1,6 +1,6 @@
 """``continua export``: a model as one file that runs without torch, as a program, or as a Hugging Face folder."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from continua.convert import Exported, export
 from continua.convert.export import opened
 from continua.errors import ContinuaError
 from continua.recipes.runs import bundle_of
-from continua.tasks import Text
+from continua.tasks import StoredText, Text
 from continua.training import Run
 from continua.training.run import ABOUT
 
@@ -50,11 +50,9 @@ def held_out(folder: Path) -> torch.Tensor | None:
         task = bundle_of(Run.open(folder)).task
     except ContinuaError:
         return None
-    if not isinstance(task, Text):
+    if not isinstance(task, Text | StoredText):
         return None
-    count = min(WINDOWS, len(task.validation) // task.context)
-    starts = torch.linspace(0, len(task.validation) - task.context, count).long()
-    return task.validation[starts[:, None] + torch.arange(task.context)]
+    return replace(task, limit=WINDOWS).held_out_windows()[:, :-1]
 
 
 def _show(console: Console, made: Exported, int8: bool) -> None:

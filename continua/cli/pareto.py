@@ -20,7 +20,7 @@ from continua.errors import ConfigError
 from continua.lab import Beside, Pareto, Point, line_through, many_sizes, pareto, read_beside, size_grid
 from continua.lab.cost.pareto import point_name, typed_budget
 from continua.recipes.runs import bundle_of
-from continua.tasks import Functions, Text
+from continua.tasks import Functions, StoredText, Text
 from continua.training import Run
 
 FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "s": 1.0, "ms": 1e-3, "us": 1e-6,
@@ -127,7 +127,7 @@ def measure(
     model = run.model().to(device)
     bundle = bundle_of(run, trust=trust)
     task = bundle.task
-    if windows and isinstance(task, Text | Functions):
+    if windows and isinstance(task, Text | StoredText | Functions):
         task = replace(task, limit=windows)
     law = bundle.training.elastic
     if many:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from continua.errors import ContinuaError, RunError
 from continua.recipes.runs import bundle_of
-from continua.tasks import Text
+from continua.tasks import StoredText, Text
 from continua.training import Run
 from continua.training.summaries import held_out_of
 
@@ -44,7 +44,7 @@ def show(console: Console, run: Run, model: Any, trust: bool = False) -> None:
 def _drift(console: Console, run: Run, model: Any, trust: bool) -> None:
     """The held-out loss at the native size and at halves of it, by some windows of the held-out text."""
     task = bundle_of(run, trust=trust).task
-    if not isinstance(task, Text):
+    if not isinstance(task, Text | StoredText):
         return
     task = replace(task, limit=WINDOWS)
     native = model.native

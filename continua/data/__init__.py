@@ -5,12 +5,14 @@ from continua.data.burgers import burgers_pairs
 from continua.data.corpus import Corpus, from_file, python_source
 from continua.data.darcy import darcy_pairs
 from continua.data.docstrings import Docstring, Docstrings, docstrings, sentences, spread
+from continua.data.documents import documents, sources_in, units_of
 from continua.data.generation import generator_for
 from continua.data.images import digit_images, fashion_images, observed_pixels, point_sets, read_idx, resampled
 from continua.data.navier_stokes import vorticity_pairs, vorticity_paths
 from continua.data.pairs import Pairs, lattice
 from continua.data.ragged import Ragged
 from continua.data.store import cached, generated
+from continua.data.token_files import TokenFiles, built
 from continua.data.tokens import BytePairs, Characters, Tokeniser
 
 __all__ = [
@@ -22,12 +24,15 @@ __all__ = [
     "Docstrings",
     "Pairs",
     "Ragged",
+    "TokenFiles",
     "Tokeniser",
+    "built",
     "burgers_pairs",
     "cached",
     "darcy_pairs",
     "digit_images",
     "docstrings",
+    "documents",
     "fashion_images",
     "from_file",
     "generated",
@@ -39,7 +44,9 @@ __all__ = [
     "read_idx",
     "resampled",
     "sentences",
+    "sources_in",
     "spread",
+    "units_of",
     "vorticity_pairs",
     "vorticity_paths",
 ]

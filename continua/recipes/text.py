@@ -1,11 +1,14 @@
 """Text: a character or byte-pair language model, continuous or discrete."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from continua.axes import LeftEnd, at
+from continua.data import TokenFiles
+from continua.errors import ConfigError
 from continua.fields import Nodal
 from continua.flow import Fixed, LieTrotter
 from continua.models import Transformer, zoo
@@ -13,14 +16,15 @@ from continua.models.init import Scaled, initialise
 from continua.optim import AdamW, ByRole, Cosine
 from continua.recipes.recipe import Bundle, shipped
 from continua.settings import NonNegative, Seed, Size, Whole, checked
-from continua.tasks import BytePairs, Characters, Text, from_file, python_source
+from continua.tasks import BytePairs, Characters, StoredText, Text, from_file, python_source
 from continua.training import Training
 
 
 @checked
 @dataclass(frozen=True)
 class TextSettings:
-    """``text`` is a file (the source of Python's own library if None); ``pairs`` > 0 learns so many byte-pair tokens.
+    """``text`` is a file (the source of Python's own library if None), a folder of ``continua data build``, or several
+    with their weights: ``web=0.7,code=0.3``; ``pairs`` > 0 learns so many byte-pair tokens.
 
     ``d``, ``heads``, ``depth`` and ``context`` are the native size; ``discrete`` trains the plain GPT of that size
     instead of the continuous model, with the same everything. ``batch`` windows of the text make a step; ``lr`` is the
@@ -56,21 +60,48 @@ def text(settings: TextSettings) -> Bundle:
     )
 
 
-def task_of(text: str | None, pairs: int, context: int, batch: int) -> Text:
-    """The next token of a file, or of Python's own source."""
+def task_of(text: str | None, pairs: int, context: int, batch: int) -> Text | StoredText:
+    """The next token of a file, of token files, or of Python's own source."""
+    named = None if text is None else token_folders(text)
+    if named is not None:
+        if pairs:
+            got = f"pairs={pairs}"
+            raise ConfigError("token files have their tokens", got=got, remedy="Leave pairs out, or name a text.")
+        sources = tuple(TokenFiles.open(folder) for folder in named)
+        return StoredText(sources, tuple(named.values()), context, batch)
     corpus = python_source() if text is None else from_file(text)
     whole = corpus.train + corpus.validation
     tokens = BytePairs.of(corpus.train, pairs) if pairs else Characters.of(whole)
     return Text(corpus, tokens, context, batch)
 
 
-def about(task: Text) -> dict[str, Any]:
+def token_folders(text: str) -> dict[Path, float] | None:
+    """The folders of token files that are named, with their weights; None of a file."""
+    if Path(text).is_dir():
+        return {Path(text): 1.0}
+    parts = [part.rpartition("=") for part in text.split(",")]
+    if Path(text).is_file() or not all(folder and sign for folder, sign, _ in parts):
+        return None
+    try:
+        return {Path(folder.strip()): float(weight) for folder, _, weight in parts}
+    except ValueError as problem:
+        remedy = "Write web=0.7,code=0.3."
+        raise ConfigError("a mixture names folders with their weights", got=text, remedy=remedy) from problem
+
+
+def about(task: Text | StoredText) -> dict[str, Any]:
     """What a run of text says of it."""
+    if isinstance(task, StoredText):
+        names = "+".join(source.folder.name for source in task.sources)
+        sums = ",".join(source.sha256 for source in task.sources)
+        return {"corpus": {"name": names, "sha256": sums}}
     return {"corpus": {"name": task.corpus.name, "sha256": task.corpus.sha256}}
 
 
-def files(task: Text) -> dict[str, bytes]:
-    """The text itself, as a run may keep it."""
+def files(task: Text | StoredText) -> dict[str, bytes]:
+    """The text itself, as a run may keep it; token files stay where they are."""
+    if isinstance(task, StoredText):
+        return {}
     return {"text.txt": (task.corpus.train + task.corpus.validation).encode()}
 
 

@@ -16,8 +16,9 @@ from continua.tasks.loader import FromLoader, as_task
 from continua.tasks.retrieval import Retrieval
 from continua.tasks.sentences import Sentences, Unlabelled
 from continua.tasks.series import Classes, Scale
+from continua.tasks.stored_text import StoredText
 from continua.tasks.task import Coarsens, Example, Score, Task
-from continua.tasks.text import Text
+from continua.tasks.text import NextToken, Text
 
 __all__ = [
     "BytePairs",
@@ -29,12 +30,14 @@ __all__ = [
     "FromLoader",
     "Functions",
     "Images",
+    "NextToken",
     "Pairs",
     "Ragged",
     "Retrieval",
     "Scale",
     "Score",
     "Sentences",
+    "StoredText",
     "Task",
     "Text",
     "Tokeniser",
