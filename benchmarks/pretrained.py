@@ -53,6 +53,7 @@ FEW = 8  # of so many batches one, for peers that run the model anew at every si
 HELD_OUT = 384
 BODIES = 374  # docstrings to be found, all that are held out
 QUICK = (128, 32, 24)
+LESSON = 32  # sentences in a batch that is learned from
 ROUNDS = 12  # of the timing
 PATIENCE = 90  # CPU seconds of calibration
 KEPT = 0.97  # of native retrieval
@@ -274,10 +275,10 @@ def distilling(bench: Bench) -> Iterator[Row]:
     unseen = sentences(bench.texts.docs.validation)
     learned = own[:64] if bench.quick else (*own, *package_sentences(without=(*own, *unseen)))
     kept = set(bench.texts.held_out)
-    train = bench.reader.read([text for text in learned if text not in kept])
+    train = bench.reader.read([text for text in learned if text not in kept], LESSON)
     lessons = Lessons(
         train=[batch_of(one) for one in train],
-        seen=train[len(train) // 2 :][:1],
+        seen=train[len(train) // 2 :][:2],
         held_out=bench.measure.batches,
         full=bench.measure.full,
         found=lambda states: bench.measure.found(states) / bench.native,

@@ -61,16 +61,16 @@ class Reader:
         made.enable_truncation(LONGEST)
         return made
 
-    def read(self, texts: Sequence[str]) -> list[Tokens]:
+    def read(self, texts: Sequence[str], rows: int = ROWS) -> list[Tokens]:
         """Batches from short texts to long ones, so that little is padded."""
         numbers = [torch.tensor(one.ids) for one in self.tokenizer.encode_batch(list(texts))]
         order = sorted(range(len(numbers)), key=lambda i: len(numbers[i]))
         batches = []
-        for start in range(0, len(order), ROWS):
-            places = order[start : start + ROWS]
-            rows = [numbers[i] for i in places]
-            ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-            there = torch.arange(ids.shape[1]) < torch.tensor([[len(row)] for row in rows])
+        for start in range(0, len(order), rows):
+            places = order[start : start + rows]
+            own = [numbers[i] for i in places]
+            ids = torch.nn.utils.rnn.pad_sequence(own, batch_first=True)
+            there = torch.arange(ids.shape[1]) < torch.tensor([[len(row)] for row in own])
             batches.append(Tokens(ids, there, torch.tensor(places)))
         return batches
 

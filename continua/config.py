@@ -90,7 +90,7 @@ MODULES = {
     "training.afterwards": "Afterwards",
     "training.elastic": "Elastic",
     "training.growth": "Growth Stage",
-    "training.imitation": "AnswerImitation EmbeddingImitation",
+    "training.imitation": "AnswerImitation EmbeddingImitation StateImitation",
     "training.modes": "Modes",
     "training.prolongation": "AsMade Copied",
     "training.penalty": "HeadEntropy JacobianNorm KineticEnergy Sampled Smoothness SpectralNorm SquaredWeights",

@@ -1,10 +1,12 @@
 """Conversions: other people's weights as points of the continuous family."""
 
 from continua.convert.calibrate import elastic
+from continua.convert.corrections import with_corrections
 from continua.convert.discretise import discretise
-from continua.convert.distil import distil, with_corrections
+from continua.convert.distil import distil
 from continua.convert.export import Exported, export
 from continua.convert.huggingface import from_hf, to_hf
+from continua.convert.joining import best_left_out
 from continua.convert.names import Entry, Layout, NameMap
 from continua.convert.profiles import best_profile, best_steps
 from continua.convert.torch_nn import from_torch
@@ -14,6 +16,7 @@ __all__ = [
     "Exported",
     "Layout",
     "NameMap",
+    "best_left_out",
     "best_profile",
     "best_steps",
     "discretise",

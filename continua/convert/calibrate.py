@@ -69,8 +69,10 @@ def elastic(
     return made
 
 
-def batches_of(given: Iterable[Any], tokens: Tokeniser | None, model: Any) -> Iterator[Batch | Tensor]:
-    """Texts as padded batches, batches as they are."""
+def batches_of(
+    given: Iterable[Any], tokens: Tokeniser | None, model: Any, texts: int = TEXTS
+) -> Iterator[Batch | Tensor]:
+    """Texts as padded batches of so many ``texts``, batches as they are."""
     held: list[Any] = [given] if isinstance(given, str) else list(given)
     if not held:
         remedy = "Give a few hundred texts of the kind the model will read, or batches."
@@ -82,8 +84,8 @@ def batches_of(given: Iterable[Any], tokens: Tokeniser | None, model: Any) -> It
         remedy = "Give tokens=, the tokeniser of the model, or batches of token numbers."
         raise ConfigError("texts need a tokeniser", got="none", remedy=remedy)
     room = model.flows[-1].embed.room or LONGEST
-    for start in range(0, len(held), TEXTS):
-        yield _padded([tokens.encode(text)[: min(room, LONGEST)] for text in held[start : start + TEXTS]])
+    for start in range(0, len(held), texts):
+        yield _padded([tokens.encode(text)[: min(room, LONGEST)] for text in held[start : start + texts]])
 
 
 def _padded(rows: Sequence[Tensor]) -> Batch:

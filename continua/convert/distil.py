@@ -11,29 +11,34 @@ import torch
 from torch import nn
 
 from continua.axes import Discretisation, Nested, Points, at
-from continua.config import from_plain, to_plain
+from continua.config import from_plain
 from continua.convert.calibrate import batches_of, elastic
-from continua.convert.profiles import best_steps
+from continua.convert.corrections import with_corrections
+from continua.convert.joining import best_left_out, start_joined
 from continua.data.tokens import Tokeniser
 from continua.errors import ConfigError
-from continua.fields import ByBasis, Corrections
+from continua.fields import Corrections
 from continua.flow import Fixed
 from continua.models import Batch
 from continua.models.model import Model
 from continua.models.readout import Readout
-from continua.operators import Correction
 from continua.operators.calibration import Calibration
 from continua.operators.correction import corrections_of
 from continua.optim import AdamW, ByRole
 from continua.settings import Count, NonNegative, Positive, Seed, checked
 from continua.tasks import Sentences, Unlabelled
-from continua.training import ByGap, Elastic, EmbeddingImitation, Fitted, Objective, Run, Training, Whole
+from continua.training import ByGap, Elastic, Fitted, Objective, Run, StateImitation, Training, Whole
 from continua.training import train as trained
 from continua.training.progress import OnProgress
 
+TEXTS = 32  # in one batch
+WHOLE_RATE = 4e-4  # of whole maps
+RANK_RATE = 2e-3  # of maps of a few functions
+TOGETHER = 3  # sizes that share the answers of one native pass
 CALIBRATED = 16  # batches that calibrate, where the model is not calibrated yet
 MEASURED = 8  # of so many batches one is held out
 MOST_MEASURED = 8  # batches that are held out at most
+MEASURED_STEPS = 2  # batches by which steps are joined
 WARM = 2  # steps that are timed, after one that is not
 EVALUATIONS = 10  # in a run
 
@@ -63,8 +68,8 @@ def distil(
     sizes: Sequence[Discretisation] | None = None,
     minutes: Positive = 20.0,
     steps: Count | None = None,
-    rank: Count = 16,
-    lr: NonNegative = 2e-3,
+    rank: Count | None = None,
+    lr: NonNegative | None = None,
     seed: Seed = 0,
     run: Run | str | Path | None = None,
     watch: OnProgress | None = None,
@@ -73,8 +78,10 @@ def distil(
     """Let the native size of a model teach smaller ones for some ``minutes``, or ``steps``; it stays as it is.
 
     ``model`` is a discrete one, which is calibrated first, or one of ``continua.elastic``. ``texts`` (with ``tokens``)
-    or batches need no answers: embeddings are taught by their cosine, classes by KL(native ‖ size). What is learned is
-    read by other sizes alone: gains, and a correction of ``rank`` functions for every map and axis that gets smaller.
+    or batches need no answers: states are taught token by token and in the mean, classes by KL(native ‖ size). What is
+    learned is read by other sizes alone: gains, and a correction for every map and axis that gets smaller, a whole one
+    or of ``rank`` functions. ``lr`` is 4e-4 for the former, 2e-3 for the latter. Steps that are joined start as if the
+    layers behind the first were left out, where that is closer to native.
     ``sizes`` are those that learn; unless given, half of the hidden width, of the heads, of both, of the width d as
     well, and two thirds of the steps. ``run`` is a folder, or an opened run to go on with.
 
@@ -108,51 +115,35 @@ def distillation(
     *,
     tokens: Tokeniser | None = None,
     sizes: Sequence[Discretisation] | None = None,
-    rank: int = 16,
-    lr: float = 2e-3,
+    rank: int | None = None,
+    lr: float | None = None,
     seed: int = 0,
 ) -> Distillation:
     """What ``distil`` trains: the calibrated model with corrections, and lessons for its sizes."""
-    batches = [Batch.of(batch) for batch in batches_of(_by_length(texts), tokens, model)]
+    given = _by_length(texts)
+    rows = min(TEXTS, max(1, math.ceil(len(given) / 2)))  # two batches at least: one to learn from, one held out
+    batches = [Batch.of(batch) for batch in batches_of(given, tokens, model, rows)]
     held_out = batches[::MEASURED][:MOST_MEASURED] if len(batches) > 1 else []
     learned = [batch for batch in batches if not any(batch is other for other in held_out)]
     if isinstance(model, Model) and _is_counted(model):
         model = elastic(model, calibrate=learned[:: max(1, len(learned) // CALIBRATED)] or batches)
     chosen = tuple(_usual(model, held_out or batches) if sizes is None else sizes)
-    made = with_corrections(model, Corrections(rank, _axes_of(model, chosen)), seed)
+    made = with_corrections(model, Corrections(rank, _axes_of(model, chosen, rank is None)), seed)
+    for size in chosen:
+        start_joined(made, size, (held_out or batches)[:MEASURED_STEPS])
     embeds = _embeds(made)
     task = (Sentences if embeds else Unlabelled)(tuple(learned), tuple(held_out), chosen)
-    law = ByGap(sizes=chosen, draws=min(2, len(chosen)), parts=1)
-    lessons = Elastic(law=law, weight=1.0, imitation=EmbeddingImitation() if embeds else None)
+    law = ByGap(sizes=chosen, draws=min(TOGETHER, len(chosen)), parts=1)
+    lessons = Elastic(law=law, weight=1.0, imitation=StateImitation() if embeds else None)
     training = Training(seed=seed, elastic=lessons)
-    return Distillation(frozen(made), task, training, ByRole(AdamW(lr, decay=0.0)))
+    rate = lr if lr is not None else WHOLE_RATE if rank is None else RANK_RATE
+    return Distillation(frozen(made), task, training, ByRole(AdamW(rate, decay=0.0)))
 
 
 def _by_length(texts: Iterable[Any]) -> list[Any]:
     """Texts of about one length beside each other, so that little is filled up; batches as they are."""
     given: list[Any] = [texts] if isinstance(texts, str) else list(texts)
     return sorted(given, key=len) if given and isinstance(given[0], str) else given
-
-
-def with_corrections(model: Any, asked: Corrections, seed: int = 0) -> Any:
-    """The same model with corrections beside its kernels, zero so far; those that are there stay."""
-    plain = to_plain(model)
-    found = _corrections_in(plain)
-    if found is not None:
-        if set(asked.along) - set(found["along"]) or found.get("beyond", 0.0) > asked.beyond:
-            remedy = f"Teach sizes along {found['along']}, or start from the model without corrections."
-            raise ConfigError(
-                "this model has corrections along other axes, or of other sizes", got=asked, remedy=remedy
-            )
-        return model
-    like = next(model.parameters())
-    made = from_plain(_with(plain, to_plain(asked))).to(device=like.device, dtype=like.dtype)
-    made.load_state_dict(model.state_dict(), strict=False)
-    generator = torch.Generator().manual_seed(seed)
-    for module in made.modules():
-        if isinstance(module, Correction):
-            _draw(module, generator)
-    return made.train(model.training)
 
 
 def frozen(model: Any) -> Any:
@@ -162,32 +153,6 @@ def frozen(model: Any) -> Any:
     for module in (*gains, *corrections_of(model)):
         module.requires_grad_(True)
     return model
-
-
-def _draw(correction: Correction, generator: torch.Generator) -> None:
-    """Random numbers are drawn on the processor, so that every device starts with the same ones."""
-    device = next(correction.parameters()).device
-    correction.to("cpu").draw(generator)
-    correction.to(device)
-
-
-def _with(plain: Any, asked: Any) -> Any:
-    if isinstance(plain, list):
-        return [_with(value, asked) for value in plain]
-    if not isinstance(plain, dict):
-        return plain
-    made = {key: _with(value, asked) for key, value in plain.items()}
-    return {**made, "corrections": asked} if made.get("kind") == ByBasis.__name__ else made
-
-
-def _corrections_in(plain: Any) -> Any:
-    """The corrections that some part of a description has."""
-    if isinstance(plain, list | dict):
-        if isinstance(plain, dict) and plain.get("kind") == ByBasis.__name__ and plain.get("corrections") is not None:
-            return plain["corrections"]
-        values = plain.values() if isinstance(plain, dict) else plain
-        return next((found for value in values if (found := _corrections_in(value)) is not None), None)
-    return None
 
 
 def _is_counted(model: Any) -> bool:
@@ -215,19 +180,30 @@ def _usual(model: Any, batches: Sequence[Batch]) -> list[Discretisation]:
         at(d=halves["d"], m=halves["m"], h=halves["h"]),
     ]
     if isinstance(native.z, Fixed) and native.z.steps > 2:
-        found.append(at(z=best_steps(model, batches[:2], math.ceil(native.z.steps * 2 / 3))))
+        steps = math.ceil(native.z.steps * 2 / 3)
+        found.append(at(z=best_left_out(model, batches[:MEASURED_STEPS], steps)))
     return list(dict.fromkeys(found))
 
 
-def _axes_of(model: Any, sizes: Sequence[Discretisation]) -> str:
-    """The axes along which some size is not the native one."""
+def _axes_of(model: Any, sizes: Sequence[Discretisation], fewest: bool = False) -> str:
+    """The axes along which some size is not the native one; the ``fewest`` that tell sizes apart as all of them do."""
     native = model.native
     settled = [model.settle(size) for size in sizes]
-    found = "".join(k for k in "dhemz" if any(getattr(size, k) != getattr(native, k) for size in settled))
+    each = [{k for k in "dhemz" if getattr(size, k) != getattr(native, k)} for size in settled]
+    found = "".join(k for k in "dhemz" if any(k in own for own in each))
     if not found:
         remedy = "Name sizes that are smaller: sizes=[at(m=768, h=6)]."
         raise ConfigError("smaller sizes are taught", got="the native one alone", remedy=remedy)
+    for k in "mehd" if fewest else "":
+        left = found.replace(k, "")
+        if _told_apart(each, left) == _told_apart(each, found):
+            found = left
     return found
+
+
+def _told_apart(sizes: Sequence[set[str]], along: str) -> int:
+    """How many kinds of sizes differ from native, and from each other, along some axes."""
+    return len({frozenset(own & set(along)) for own in sizes} - {frozenset()})
 
 
 def _training_of(run: Run) -> Training:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -28,12 +28,12 @@ def best_profile(model: Any, batches: Iterable[Batch | Tensor], share: float, pa
         got = f"a share of {share:g} in {parts} parts"
         remedy = f"Use a share above 0, up to 1, and 2 to {native} parts."
         raise ConfigError("a profile spends a share of the hidden nodes", got=got, remedy=remedy)
-    held = _answers(model, batches)
+    held = answers(model, batches)
     sizes = [max(1, round(native * part / parts)) for part in range(1, parts + 1)]
     losses = []
     for step in range(control.steps):
         alone = [[native] * step + [size] + [native] * (control.steps - step - 1) for size in sizes[:-1]]
-        losses.append([*(_loss(model.at(m=tuple(one)), held) for one in alone), 0.0])
+        losses.append([*(loss(model.at(m=tuple(one)), held) for one in alone), 0.0])
     chosen = spent(losses, math.floor(share * parts * control.steps + 1e-9))
     return tuple(sizes[part - 1] for part in chosen)
 
@@ -58,21 +58,28 @@ def spent(losses: Sequence[Sequence[float]], budget: int) -> tuple[int, ...]:
     return min(best.values())[1]
 
 
-def best_steps(model: Any, batches: Iterable[Batch | Tensor], steps: int) -> Fixed:
+def best_steps(
+    model: Any, batches: Iterable[Batch | Tensor], steps: int, start: Callable[[Fixed], None] | None = None
+) -> Fixed:
     """``steps`` steps out of the native ones by joining neighbours: always the pair that loses least, as measured.
 
     ``model.at(z=best_steps(model, batches, 5))`` is the view. Depth is brittle: a joined pair takes the weights of its
-    first layer, over both lengths.
+    first layer, over both lengths. ``start`` is called with each way to step before it is measured.
     """
     control = model.native.z
     if not isinstance(control, Fixed) or not 1 <= steps <= control.steps:
         remedy = f"Use 1 to {control.steps} steps."
         raise ConfigError("steps are joined out of the native ones", got=steps, remedy=remedy)
-    held = _answers(model, batches)
+    held = answers(model, batches)
     lengths = (1,) * control.steps
     while len(lengths) > steps:
         joined = [(*lengths[:i], lengths[i] + lengths[i + 1], *lengths[i + 2 :]) for i in range(len(lengths) - 1)]
-        lengths = min(joined, key=lambda own: _loss(model.at(z=_fixed(own, control)), held))
+        lost = {}
+        for own in joined:
+            if start is not None:
+                start(_fixed(own, control))
+            lost[own] = loss(model.at(z=_fixed(own, control)), held)
+        lengths = min(joined, key=lambda own: lost[own])
     return _fixed(lengths, control)
 
 
@@ -80,7 +87,7 @@ def _fixed(lengths: tuple[int, ...], native: Fixed) -> Fixed:
     return Fixed(len(lengths), native.solver, lengths=lengths)
 
 
-def _answers(model: Any, batches: Iterable[Batch | Tensor]) -> list[tuple[Batch | Tensor, Tensor]]:
+def answers(model: Any, batches: Iterable[Batch | Tensor]) -> list[tuple[Batch | Tensor, Tensor]]:
     """Batches, and what the native size answers."""
     with torch.no_grad():
         held = [(batch, model(batch)) for batch in batches]
@@ -90,7 +97,7 @@ def _answers(model: Any, batches: Iterable[Batch | Tensor]) -> list[tuple[Batch 
     return held
 
 
-def _loss(view: Any, held: Sequence[tuple[Batch | Tensor, Tensor]]) -> float:
+def loss(view: Any, held: Sequence[tuple[Batch | Tensor, Tensor]]) -> float:
     """Σ |answer − native answer|² / Σ |native answer|²."""
     ready = view.held()
     lost = sum(float((ready(batch) - native).double().square().sum()) for batch, native in held)

@@ -39,13 +39,14 @@ class RefitRanks:
 class Corrections:
     """How many functions a correction of each map has, and the axes along which sizes are corrected.
 
-    ``rank`` is one number, or one for each letter of ``along``: d h e m z, f for steps that are finer than native ones,
-    and a for sizes that are smaller along all others of them at once. ``beyond`` is how many octaves below the native
-    size they begin to be corrected: with 1, sizes from half of an axis on read nothing along it. Then gains, shifts and
-    tables are corrected too, each map along the widths it has, and what is stored is what the finest size beyond reads.
+    ``rank`` is one number (None: whole maps, and gains and shifts too), or one for each letter of ``along``: d h e m z,
+    f for steps that are finer than native ones, and a for sizes that are smaller along all others of them at once.
+    ``beyond`` is how many octaves below the native size they begin to be corrected: with 1, sizes from half of an axis
+    on read nothing along it. Then gains, shifts and tables are corrected too, each map along the widths it has, and
+    what is stored is what the finest size beyond reads.
     """
 
-    rank: Count | tuple[Count, ...]
+    rank: Count | tuple[Count | None, ...] | None
     along: str = "dhmz"
     beyond: NonNegative = 0.0
 
@@ -57,8 +58,8 @@ class Corrections:
             raise ConfigError("each axis of a correction has a rank", got=self.rank, remedy=remedy)
 
     @property
-    def ranks(self) -> dict[Letter, int]:
-        """The rank along each axis."""
+    def ranks(self) -> dict[Letter, int | None]:
+        """The rank along each axis; None where maps are corrected as a whole."""
         each = self.rank if isinstance(self.rank, tuple) else (self.rank,) * len(self.along)
         return dict(zip(self.along, each, strict=True))
 

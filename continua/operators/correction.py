@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from continua.axes import WIDTHS, Depths, Grids, mass_of
-from continua.fields import Corrections, Expansion, Parametrisation, kernel_std
+from continua.fields import Corrections, Expansion, Parametrisation, Role, Use, kernel_std
 from continua.fields.corrected import CorrectedTable
 from continua.fields.role import VECTOR
 from continua.operators.calibration import octaves
@@ -28,6 +28,11 @@ class Map:
         own = f"az{self.out}{self.inputs}".replace("c", "d")
         return "".join(k for k in along if k in own)
 
+    def merged(self, values: Tensor) -> Tensor:
+        """A kernel with heads and their inner coordinates as one index."""
+        rows = values.flatten(-3, -2) if len(self.out) == 2 else values
+        return rows.flatten(-2) if len(self.inputs) == 2 else rows
+
 
 class Correction(nn.Module):
     """W(x, y) ← W(x, y) + Σ_k s_k Σ_r A_kr(x) B_kr(y), with ``rank`` functions A and B of each depth for each axis k.
@@ -37,8 +42,10 @@ class Correction(nn.Module):
     is corrected by what lies between. On the native grid, and on finer ones, nothing is read. ``maps`` are the kernels
     by name. A new correction is zero: A is, B is not (Hu et al. 2022).
 
-    Where corrections begin ``beyond`` some octaves, s_k is less by as many, still ≥ 0; ``vectors``, gains and shifts
-    by name with their letters, become w + Σ_k s_k a_k, and a map is corrected along z and along the widths it has.
+    Without a rank the sum over r is one whole kernel D_k(x, y), zero at first, and ``vectors``, gains and shifts by
+    name with their letters, become w + Σ_k s_k a_k: more numbers, which learn faster. Where corrections begin
+    ``beyond`` some octaves, s_k is less by as many, still ≥ 0, vectors are corrected too, and a map is corrected along
+    z and along the widths it has.
     """
 
     def __init__(
@@ -48,7 +55,7 @@ class Correction(nn.Module):
         self.native = {letter: mass_of(weights.axes[letter]) for letter in WIDTHS}
         self.beyond = asked.beyond
         self.maps = dict(maps)
-        self.vectors = dict(vectors) if asked.beyond else {}
+        self.vectors = dict(vectors) if asked.beyond or None in asked.ranks.values() else {}
         self.along = asked.along
         self.fields = nn.ModuleDict()
         coarse = {k: weights.below(k) for k in asked.along}
@@ -56,6 +63,10 @@ class Correction(nn.Module):
             for k in asked.along if asked.beyond == 0 else own.among(asked.along):
                 std = kernel_std(coarse[k], own.inputs)
                 rank = asked.ranks[k]
+                if rank is None:
+                    role = Role(Use.KERNEL, own.inputs)
+                    self.fields[_whole(name, k)] = coarse[k].field(f"z{own.out}{own.inputs}", role=role)  # type: ignore[assignment]
+                    continue
                 self.fields[_out(name, k)] = coarse[k].table(rank, f"z{own.out}", 0.0)  # type: ignore[assignment]
                 self.fields[_in(name, k)] = coarse[k].table(rank, f"z{own.inputs}", std)  # type: ignore[assignment]
         for name, letters in self.vectors.items():
@@ -83,6 +94,8 @@ class Correction(nn.Module):
             for name, letters in self.vectors.items():
                 made[_vector(name, k)] = Weight(self.fields[_vector(name, k)], then=_merged(letters))  # type: ignore[arg-type]
             for name, own in self.maps.items():
+                if _whole(name, k) in self.fields:
+                    made[_whole(name, k)] = Weight(self.fields[_whole(name, k)], own.inputs, own.merged)  # type: ignore[arg-type]
                 if _out(name, k) not in self.fields:
                     continue
                 made[_out(name, k)] = Weight(self.fields[_out(name, k)], then=_merged(own.out))  # type: ignore[arg-type]
@@ -98,9 +111,15 @@ class Correction(nn.Module):
                 if name in made and _vector(name, k) in values:
                     made[name] = made[name] + size * values[_vector(name, k)]
             for name in self.maps:
+                if name in made and _whole(name, k) in values:
+                    made[name] = made[name] + size * values[_whole(name, k)]
                 if name in made and _out(name, k) in values:
                     made[name] = made[name] + size * (values[_out(name, k)].mT @ values[_in(name, k)])
         return made
+
+
+def _whole(name: str, k: Letter) -> str:
+    return f"{name} whole by {k}"
 
 
 def _out(name: str, k: Letter) -> str:

@@ -6,7 +6,7 @@ from continua.training.elastic import Elastic
 from continua.training.fit import Fitted, fit, train
 from continua.training.growth import Growth, Stage
 from continua.training.hamiltonian import HamiltonianPath, hamiltonian
-from continua.training.imitation import AnswerImitation, EmbeddingImitation, Imitation, Study
+from continua.training.imitation import AnswerImitation, EmbeddingImitation, Imitation, StateImitation, Study
 from continua.training.load import load
 from continua.training.modes import Modes
 from continua.training.objective import Objective, Whole
@@ -64,6 +64,7 @@ __all__ = [
     "SpectralNorm",
     "SquaredWeights",
     "Stage",
+    "StateImitation",
     "Study",
     "Training",
     "Whole",

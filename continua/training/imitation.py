@@ -84,3 +84,24 @@ class EmbeddingImitation:
         there = study.example.batch.observed
         teacher = shared_coordinates(study.model, study.at, study.teacher)
         return (1 - cosine_similarity(pooled(study.answer(), there), pooled(teacher, there), dim=-1)).sum()
+
+
+@register
+@dataclass(frozen=True)
+class StateImitation:
+    """Σ over texts of Σ_t |x − native x|² / Σ_t |native x|², t being its tokens, and of 1 − cos of the mean states.
+
+    Every token of a text says where it went wrong, not their mean alone. A size of fewer coordinates d is compared with
+    the native states at these. Answers without tokens are compared as they are.
+    """
+
+    def loss(self, study: Study) -> Tensor:
+        """How far the states of this size are from the native ones, and their means."""
+        there = study.example.batch.observed
+        wanted = shared_coordinates(study.model, study.at, study.teacher)
+        found = study.answer()
+        count = there[..., None].to(found) if there is not None and found.dim() == 3 else found.new_ones(())
+        lost = ((found - wanted).square() * count).flatten(1).sum(1)
+        size = (wanted.square() * count).flatten(1).sum(1)
+        apart = 1 - cosine_similarity(pooled(found, there), pooled(wanted, there), dim=-1)
+        return (lost / size + apart).sum()

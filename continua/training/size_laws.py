@@ -90,8 +90,9 @@ class ByGap:
 
     The gap of a size is a running mean over its lessons, KL(native ‖ size) by the usual imitation, of which each new
     one counts 1 − ``memory``; a size that had none counts as the one with the largest gap. With ``draws`` above 1 each
-    lesson counts as the mean of its step. ``sizes`` are what is drawn from; None is a quarter, half and all of width,
-    heads and steps with each other, and twice the steps.
+    lesson counts as the mean of its step; where each sees the whole batch (``parts=1``) they are of different sizes.
+    ``sizes`` are what is drawn from; None is a quarter, half and all of width, heads and steps with each other, and
+    twice the steps.
     """
 
     sizes: tuple[Discretisation, ...] | None = None
@@ -146,7 +147,8 @@ class GapPlan:
         if progress < law.start:
             return []
         chances = torch.tensor(self.chances(), dtype=torch.float64)
-        drawn = torch.multinomial(chances, law.draws, replacement=True, generator=generator).tolist()
+        once = law.parts == 1 and 1 < law.draws <= len(self.sizes)  # the same lesson twice says nothing new
+        drawn = torch.multinomial(chances, law.draws, replacement=not once, generator=generator).tolist()
         blocks = torch.randint(law.parts, (law.draws,), generator=generator).tolist()
         return [Lesson(self.sizes[i], block, law.parts) for i, block in zip(drawn, blocks, strict=True)]
 

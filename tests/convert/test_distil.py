@@ -6,13 +6,17 @@ import pytest
 import torch
 
 import continua as ct
-from continua.convert.distil import distillation, with_corrections
+from continua.convert import with_corrections
+from continua.convert.distil import _axes_of, distillation
+from continua.convert.joining import _leave_out, start_joined
+from continua.convert.profiles import answers, loss
 from continua.errors import ConfigError
-from continua.fields import Corrections
+from continua.fields import Corrections, Expansion
 from continua.models import Batch
 from continua.operators import Correction
-from continua.tasks import Sentences, Unlabelled
-from continua.training import EmbeddingImitation, Run
+from continua.operators.correction import corrections_of
+from continua.tasks import Example, Sentences, Unlabelled
+from continua.training import Run, StateImitation, Study
 from tests.measure import EXACT, gap
 from tests.refusals import refused
 
@@ -111,6 +115,89 @@ def test_the_correction_of_a_map_is_its_formula() -> None:
 
 
 @pytest.mark.spec("B11")
+def test_a_whole_correction_is_added_to_its_map_and_to_its_shift() -> None:
+    """W + Σ_k s_k D_k diag(quadrature weights), b + Σ_k s_k a_k."""
+    made = with_corrections(ct.lift(gpt()), Corrections(None, "hm"))
+    feed = made.block.parts[1].inner
+    own = feed.correction.fields
+    assert not any(bool(field.coefficients.any()) for field in own.values())
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for field in own.values():
+            field.coefficients.normal_()
+    structure = made.structure(ct.at(m=6, h=2))
+    grids = structure.grids.with_depths(structure.depths[1])
+    read = feed.read(grids).weights.at(1.0)
+    m = {"m": grids.m}
+    parts = (("m", 2.0), ("h", 1.0))
+    added = sum(octaves * own[f"w2 whole by {k}"].on(**m)[1] * grids.m.weights for k, octaves in parts)
+    assert gap(read["w2"], feed.w2.on(**m)[1] * grids.m.weights + added) <= EXACT
+    shift = sum(octaves * own[f"b2 by {k}"].coefficients[1] for k, octaves in parts)
+    assert gap(read["b2"], feed.b2.coefficients[1] + shift) <= EXACT
+    heads = made.block.parts[0].inner
+    view = heads.read(structure.grids.with_depths(structure.depths[0])).weights.at(1.0)
+    assert view["o"].shape == (16, 8)
+    ids = words(seed=5)
+    assert gap(ct.discretise(made.at(m=6, h=2))(ids), made.at(m=6, h=2)(ids)) <= EXACT
+
+
+@pytest.mark.spec("B11")
+@pytest.mark.parametrize("make", [gpt, bert])
+def test_joined_steps_start_as_if_layers_were_left_out(make) -> None:
+    plain = make()
+    model = with_corrections(ct.elastic(plain, calibrate=data(3)), Corrections(None, "hz"))
+    size = ct.at(
+        z=ct.Fixed(2, model.native.z.solver, lengths=(1, 2))
+    )  # the first layer, and the second without the third
+    short = ct.discretise(ct.lift(plain))
+    with torch.no_grad():
+        for module in short.modules():
+            for name in ("o", "bo", "w2", "b2"):
+                if isinstance(getattr(module, name, None), Expansion):
+                    getattr(module, name).coefficients[2].zero_()
+    ids = words(seed=5)
+    _leave_out(model, size)
+    view = model.at(size)
+    if make is gpt:  # without its branches a layer is the identity; the norms of BERT are not
+        assert gap(view(ids), short(ids)) <= EXACT
+    assert torch.equal(model(ids), ct.lift(plain)(ids))
+    _leave_out(model, ct.at())
+    assert not any(bool(parameter.any()) for one in corrections_of(model) for parameter in one.parameters())
+    start_joined(model, size, data(2))
+    kept = loss(model.at(size), answers(model, data(2)))
+    assert kept <= loss(ct.lift(plain).at(size), answers(plain, data(2))) + EXACT
+
+
+@pytest.mark.spec("B11")
+def test_whole_corrections_are_along_the_fewest_axes_that_tell_sizes_apart() -> None:
+    model = ct.elastic(gpt(), calibrate=data(3))
+    assert _axes_of(model, SIZES) == "dhmz"
+    assert _axes_of(model, SIZES, fewest=True) == "dhz"
+    assert _axes_of(model, [ct.at(m=6), ct.at(h=1), ct.at(m=6, h=1)], fewest=True) == "hm"
+
+
+@pytest.mark.spec("B11")
+def test_states_are_imitated_token_by_token() -> None:
+    """Σ over texts of the share of the squared states that is wrong, and of 1 − cos of the means."""
+    model = ct.elastic(bert(), calibrate=data(3))
+    there = torch.ones(2, 5, dtype=torch.bool)
+    there[1, 3:] = False
+    example = Example(Batch(words(5)[:2], observed=there), torch.zeros(2))
+    torch.manual_seed(0)
+    teacher = torch.randn(2, 5, 16, dtype=torch.float64)
+    answer = torch.randn(2, 5, 16, dtype=torch.float64)
+    task = Sentences((example.batch,), (example.batch,))
+    study = Study(model, task, example, teacher, model.native, lambda: answer)
+    wanted = 0.0
+    for text, count in ((0, 5), (1, 3)):
+        ours = answer[text, :count]
+        theirs = teacher[text, :count]
+        cosine = torch.nn.functional.cosine_similarity(ours.mean(0), theirs.mean(0), dim=0)
+        wanted = wanted + (ours - theirs).square().sum() / theirs.square().sum() + 1 - cosine
+    assert gap(StateImitation().loss(study), wanted) <= EXACT
+
+
+@pytest.mark.spec("B11")
 def test_a_run_is_gone_on_with(tmp_path) -> None:
     """Two halves are the whole, to the bit."""
     plain = gpt()
@@ -136,7 +223,7 @@ def test_what_is_taught_follows_what_a_model_answers() -> None:
     assert words_.training.elastic.imitation is None
     states = distillation(bert(), data(), sizes=SIZES[:1], rank=2)
     assert isinstance(states.task, Sentences)
-    assert states.training.elastic.imitation == EmbeddingImitation()
+    assert states.training.elastic.imitation == StateImitation()
     usual = distillation(gpt(), data(), rank=2).training.elastic.law.sizes
     assert [str(size) for size in usual[:4]] == ["at(m=12)", "at(h=2)", "at(h=2, m=12)", "at(d=8, h=2, m=12)"]
     assert usual[4].z.steps == 2

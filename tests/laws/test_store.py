@@ -30,6 +30,7 @@ FROZEN = [
     *cases.ACTIVATIONS,
     RefitRanks(m=4, h=3, d=2),
     Corrections(3, along="hm"),
+    Corrections(None, along="hm"),
     Corrections((3, 2, 1), along="dzf", beyond=1.0),
     Afterwards(0.5, (at(d=4, z=1), at(h=1)), ByRole(AdamW(1e-2), table=Muon(0.03))),
     Profile(5, sizes=(5, 2, 3)),

@@ -100,6 +100,7 @@ LATER: tuple[dict[str, Any], ...] = (
     {"kind": "Corrections", "rank": [2, 1], "along": "df", "beyond": 1.0},
     {"kind": "Diagonal", "shares": [0.25, 0.5], "draws": 1, "parts": 2, "start": 0.1},
     {"kind": "EmbeddingImitation"},
+    {"kind": "StateImitation"},
     {"kind": "Growth", "stages": [{"kind": "Stage", "sizes": [SIZE], "until": 0.4}]},
     {"kind": "Modes", "d": 3, "h": None, "e": None, "m": 5, "z": 2},
     {"kind": "NestedSpline", "size": 6, "degree": 3},
