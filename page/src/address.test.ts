@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { parsed, written } from "./address";
-import { linear, logarithmic, niceTicks, readable, trimmed } from "./chart";
+import { linear, logarithmic, niceTicks, readable, trimmed, written as tickText } from "./chart";
 
 describe("addresses", () => {
   it("go there and back", () => {
@@ -23,6 +23,11 @@ describe("scales", () => {
   it("have round ticks", () => {
     expect(niceTicks(0, 1)).toEqual([0, 0.2, 0.4, 0.6, 0.8, 1]);
     expect(logarithmic(1e6, 2e8, 0, 1).ticks).toContain(1e8);
+  });
+  it("tell neighbouring ticks apart", () => {
+    expect([60.9, 61, 61.1].map(tickText([60.9, 61, 61.1]))).toEqual(["60.9", "61.0", "61.1"]);
+    expect([-1, 0, 1].map(tickText([-1, 0, 1]))).toEqual(["−1", "0", "1"]);
+    expect(tickText([0, 50000])(50000)).toBe("50 k");
   });
   it("are written short", () => {
     expect([238026752, 1500, 0, 12.5].map((value) => readable(value))).toEqual(["238 M", "1.5 k", "0", "12.5"]);

@@ -68,6 +68,15 @@ export function trimmed(value: number, digits = 3): string {
   return text.includes("e") ? text : text.includes(".") ? text.replace(/\.?0+$/, "") : text;
 }
 
+/** As many decimals as tell neighbouring ticks apart; large numbers with a prefix. */
+export function written(ticks: readonly number[]): (value: number) => string {
+  const step = Math.min(...ticks.slice(1).map((tick, i) => tick - (ticks[i] as number)));
+  const most = Math.max(...ticks.map(Math.abs));
+  if (!Number.isFinite(step) || most >= 1e4) return readable;
+  const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  return (value) => value.toFixed(Math.min(decimals, 6)).replace("-", "−");
+}
+
 const PHONE = 720;
 const NARROW = 370;
 
@@ -109,7 +118,7 @@ export class Chart {
     const axes = svg("g", { class: "axes" });
     for (const tick of this.x.ticks) {
       const place = this.x(tick);
-      const text = (wish.x.shown ?? readable)(tick);
+      const text = (wish.x.shown ?? written(this.x.ticks))(tick);
       axes.append(
         svg("line", { x1: place, x2: place, y1: margin.top, y2: bottom, class: "grid" }),
         svg("text", { x: place, y: bottom + 15, "text-anchor": "middle" }, text),
@@ -117,7 +126,7 @@ export class Chart {
     }
     for (const tick of this.y.ticks) {
       const place = this.y(tick);
-      const text = (wish.y.shown ?? readable)(tick);
+      const text = (wish.y.shown ?? written(this.y.ticks))(tick);
       axes.append(
         svg("line", { x1: margin.left, x2: right, y1: place, y2: place, class: "grid" }),
         svg("text", { x: margin.left - 6, y: place + 4, "text-anchor": "end" }, text),

@@ -1,26 +1,13 @@
-"""A real browser for tests: Debian's chromium, or what CONTINUA_BROWSER names. Without one the tests say so."""
+"""A real browser for tests; without one they say so."""
 
-import functools
-import http.server
-import os
-import shutil
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-SOFTWARE = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader",
-            "--ignore-gpu-blocklist", "--mute-audio"]  # fmt: skip
-
-
-def executable() -> str | None:
-    """Where the browser of this machine is."""
-    named = os.environ.get("CONTINUA_BROWSER")
-    return named or next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+from tools.browser import chromium, executable
 
 
 class Browser:
@@ -79,18 +66,13 @@ class Browser:
 @contextmanager
 def opened() -> Iterator[Browser]:
     """The browser; tests are skipped where there is none."""
-    sync_api = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: pip install -e '.[test]'"
-    )
-    place = executable()
-    if place is None:
+    pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[test]'")
+    if executable() is None:
         pytest.skip("no browser here: install chromium, or name one by CONTINUA_BROWSER")
-    with sync_api.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=place, args=SOFTWARE)
-        one = Browser(chromium)
+    with chromium() as found:
+        one = Browser(found)
         yield one
         one.close()
-        chromium.close()
 
 
 def until(page: Any, wanted: str, seconds: float = 60.0) -> None:
@@ -101,21 +83,3 @@ def until(page: Any, wanted: str, seconds: float = 60.0) -> None:
             f"{wanted} did not come true; problems: {page.locator('.problem').all_inner_texts()}"
         )
         page.wait_for_timeout(50)
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Files of a folder, without a word."""
-
-    def log_message(self, *words: Any) -> None:
-        return
-
-
-@contextmanager
-def hosted(folder: Path) -> Iterator[str]:
-    """A static host of a folder, on loopback."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()

@@ -11,8 +11,9 @@ import torch
 
 import continua as ct
 from continua.studio.page import write_page
-from tests.studio.browser import Browser, hosted, opened, until
+from tests.studio.browser import Browser, opened, until
 from tests.studio.conftest import TOKEN, TOKENS, Made, Served
+from tools.browser import hosted
 
 pytestmark = [pytest.mark.page, pytest.mark.spec("B7")]
 
@@ -322,7 +323,7 @@ def test_every_scene_is_accessible_fits_a_phone_and_is_photographed(browser: Bro
     from axe_playwright_python.sync_playwright import Axe
 
     shots = os.environ.get("CONTINUA_SHOTS")
-    for scene in browser.scenes(served.url):
+    for scene in [*browser.scenes(served.url), "runs"]:
         page = browser.page(f"{served.url}/?scene={scene}#token={TOKEN}")
         page.wait_for_selector(".panel")
         page.wait_for_timeout(1200)

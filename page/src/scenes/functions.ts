@@ -1,6 +1,6 @@
 /** Functions: draw the start of a flow, choose where it is measured, see the operator's answer beside the solver's. */
 
-import { Chart, around, readable, trimmed } from "../chart";
+import { Chart, around, readable } from "../chart";
 import { button, choice, h, panel, settled, slider, svg } from "../dom";
 import { burgers } from "../functions/burgers";
 import { laid, type Prior } from "../functions/wiener";
@@ -298,8 +298,8 @@ function chart(title: string, label: string, range: [number, number]): Chart {
     width: 760,
     height: 260,
     title,
-    x: { label: "x, around the circle", range: [0, 1], shown: (place) => trimmed(place, 2) },
-    y: { label, range, shown: (height) => trimmed(height, 2) },
+    x: { label: "x, around the circle", range: [0, 1] },
+    y: { label, range },
   });
 }
 

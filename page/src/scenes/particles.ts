@@ -1,7 +1,7 @@
 /** Particles: tokens that only attract one another, on the circle and the sphere, beside the theory. */
 
 import { Problem } from "../bundle";
-import { Chart, trimmed } from "../chart";
+import { Chart } from "../chart";
 import { button, choice, h, panel, prefersStill, slider, tick } from "../dom";
 import { uniform, type Kind, type Law } from "../lab/particles";
 import { Stage, hues } from "../lab/stage";
@@ -270,7 +270,7 @@ class ParticlesScene {
       height: 230,
       title: `Growth rates; the fastest mode is ${fastest(found)}`,
       x: { label: d === 2 ? "mode k" : "degree l", range: [0, shown], shown: String },
-      y: { label: "rate λ", range: [low, Math.max(0.01, ...values) * 1.1], shown: (value) => trimmed(value, 2) },
+      y: { label: "rate λ", range: [low, Math.max(0.01, ...values) * 1.1] },
     });
     chart.line("theory", found.map((rate, l) => [l, rate]));
     chart.dots("measured", measured.filter(([, rate]) => rate >= low), 4);
@@ -301,7 +301,7 @@ class ParticlesScene {
       height: 230,
       title: "Energy over time",
       x: { label: "time", range: [0, Math.max(1, knot.time)] },
-      y: { label: "energy", range: [low - air, high + air], shown: (value) => trimmed(value, 3) },
+      y: { label: "energy", range: [low - air, high + air] },
     });
     chart.line("path", this.history.map((one) => [one.time, one.energy]));
     this.energy.replaceChildren(chart.root);

@@ -1,6 +1,6 @@
 /** Real models: tokens of a trained encoder through depth, beside particles that begin at the same directions. */
 
-import { Chart, trimmed } from "../chart";
+import { Chart } from "../chart";
 import { choice, h, panel, slider, svg, unique } from "../dom";
 import { Flow, meanCosine } from "../lab/particles";
 import { Stage } from "../lab/stage";
@@ -227,7 +227,7 @@ class RealScene {
       height: 210,
       title: "Mean cosine between tokens over depth, of the model and of particles",
       x: { label: "layers", range: [0, this.layers], shown: String },
-      y: { label: "mean cosine", range: [Math.min(0, ...text.cosines, ...this.cosines), 1.02], shown: (value) => trimmed(value, 2) },
+      y: { label: "mean cosine", range: [Math.min(0, ...text.cosines, ...this.cosines), 1.02] },
     });
     chart.line("model", model);
     chart.line("own", own);

@@ -291,7 +291,7 @@ function curves(every: Beat[][]): SVGSVGElement {
     height: 320,
     title: `Loss over ${last} steps; the last is ${trimmed(losses.at(-1) ?? 0, 4)}`,
     x: { label: "step", range: [0, last] },
-    y: { label: "loss", range: around(losses), shown: (value) => trimmed(value, 3) },
+    y: { label: "loss", range: around(losses) },
   });
   every.forEach((beats, i) => {
     chart.line(`curve-${i}`, beats.flatMap((beat): [number, number][] => (beat.loss === null ? [] : [[beat.step, beat.loss]])));

@@ -340,7 +340,6 @@ class Picture {
       y: {
         label: "held-out loss, nats a token",
         range: losses.length > 0 ? around(losses, 0.1) : [0, 5],
-        shown: (value) => trimmed(value, 3),
       },
     });
     this.chart.line("front", front(points).map((one) => [one.flops, one.loss]));
