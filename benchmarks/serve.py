@@ -1,20 +1,20 @@
 """The server under load: requests in time with a size that follows the load, over those with the native size.
 
     python benchmarks/serve.py                        # everything, about 25 minutes
-    python benchmarks/serve.py --only overhead        # or load, or connections
+    python benchmarks/serve.py --only overhead bursts # some parts: also connections, Poisson
     python benchmarks/serve.py --run RUN --seconds 8 --seeds 2 --calm 20   # another run, shorter
 
 The model is that of ``benchmarks/large.py``, made by ``continua fit elastic`` (trained here where it is not there).
 Loopback only. The server is ``continua serve RUN --threads 1 --worst 5`` in a process of its own: sizes whose held-out
 loss is more than 5 % above the native one are not chosen. This process asks over plain sockets.
 
-*load*: after as many quiet seconds, at a quarter of the capacity, comes a burst at twice the capacity of the native
+*bursts*: after as many quiet seconds, at a quarter of the capacity, comes a burst at twice the capacity of the native
 size, which is its requests a second where all places are taken all the time; what arrives in the burst counts. With
 *Poisson* arrivals come at that rate from the first second on. The deadline is three times the latency of the native
-size without load. Both ways see the same arrivals, in turns: free requests, and requests that pin the native size; the
-engine lets texts in, and gives up what can no longer be in time, by the same rules both ways. *overhead*: one request
-after the other, against bare ``generate`` in this process, interleaved. *connections*: 1,000 streams at once, of which
-a tenth hangs up, again and again.
+size without load. Both are measured anew before each seed. Both ways see the same arrivals, in turns: free requests,
+and requests that pin the native size; the engine lets texts in, and gives up what can no longer be in time, by the same
+rules both ways. *overhead*: one request after the other, against bare ``generate`` in this process, interleaved.
+*connections*: 1,000 streams at once, of which a tenth hangs up, again and again.
 """
 
 import argparse
@@ -53,9 +53,9 @@ PROMPT = "def main("
 PATIENCE = 3.0  # the deadline over the latency without load
 OVERLOAD = 2.0
 QUIET = 0.25  # of the capacity, before a burst
-KINDS = ("bursts", "Poisson")
 WORST = 5.0  # percent
-ASKERS = 64  # who keep all places taken: twice as many as places
+PLACES = 32  # texts that are written at once: what continua serve takes where nothing is said
+WAVES = 3  # times that all places are taken, while the capacity is measured
 CONNECTIONS = 1000
 console = Console()
 
@@ -160,19 +160,18 @@ def overhead(place: Place, run: Path, rounds: int = 25) -> list[Row]:
 # --- load -------------------------------------------------------------------------------------------------------------
 
 
-async def capacity(place: Place, seconds: float = 6.0) -> float:
-    """Requests a second of the native size, when all places are taken all the time."""
-    until = time.perf_counter() + seconds
-    done = 0
+async def capacity(place: Place) -> float:
+    """Requests a second of the native size, when all places are taken all the time: after the first that fill them."""
+    done: list[float] = []
 
     async def again() -> None:
-        nonlocal done
-        while time.perf_counter() < until:
+        while len(done) < WAVES * PLACES:
             answer = await ask(place, pin=":native")
-            done += answer.status == 200 and time.perf_counter() < until
+            if answer.status == 200:
+                done.append(time.perf_counter())
 
-    await asyncio.gather(*(again() for _ in range(ASKERS)))
-    return done / seconds
+    await asyncio.gather(*(again() for _ in range(2 * PLACES)))
+    return (WAVES - 1) * PLACES / (done[WAVES * PLACES - 1] - done[PLACES - 1])
 
 
 def arrivals(most: float, seconds: float, kind: str, seed: int) -> list[float]:
@@ -223,31 +222,37 @@ def side(place: Place, times: list[float], deadline: float, pin: str, since: flo
     return Side(len(good), len(counted), loss, Counter(each.size for each in good))
 
 
-def loaded(place: Place, seconds: float, seeds: int) -> list[Row]:
-    """Both ways, on the same arrivals, in turns."""
-    quiet = [asyncio.run(ask(place, pin=":native")).seconds for _ in range(20)]
-    deadline = PATIENCE * statistics.median(quiet)
-    most = asyncio.run(capacity(place))
-    console.print(f"unloaded {1e3 * statistics.median(quiet):.0f} ms, native capacity {most:.1f} requests/s")
-    rows = [Row("native capacity", most, unit="requests/s"), Row("deadline", 1e3 * deadline, unit="ms")]
-    for kind in KINDS:
-        free: list[Side] = []
-        fixed: list[Side] = []
-        for seed in range(seeds):
-            times = arrivals(most, seconds, kind, seed)
-            since = seconds if kind == "bursts" else 0.0
-            for pin, sides in (("", free), (":native", fixed)) if seed % 2 else ((":native", fixed), ("", free)):
-                sides.append(side(place, times, deadline, pin, since))
-                time.sleep(1.0)
-            ours = free[-1]
-            theirs = fixed[-1]
-            console.print(
-                f"{kind}, seed {seed}: of {ours.asked} {ours.good} in time, {theirs.good} with the native size,"
-                f" loss {100 * (ours.loss / theirs.loss - 1):+.1f} %, sizes {dict(ours.sizes.most_common(4))}",
-                markup=False,
-            )
-        rows += _compared(kind, free, fixed, f"{seeds} × {seconds:g} s")
-    return rows
+def loaded(place: Place, kind: str, seconds: float, seeds: int) -> list[Row]:
+    """Both ways, on the same arrivals, in turns; what the native size can do is measured anew before each seed."""
+    capacities: list[float] = []
+    deadlines: list[float] = []
+    free: list[Side] = []
+    fixed: list[Side] = []
+    since = seconds if kind == "bursts" else 0.0
+    for seed in range(seeds):
+        alone = [asyncio.run(ask(place, pin=":native")).seconds for _ in range(8)]
+        deadline = PATIENCE * statistics.median(alone)
+        most = asyncio.run(capacity(place))
+        deadlines.append(1e3 * deadline)
+        capacities.append(most)
+        times = arrivals(most, seconds, kind, seed)
+        ways = [(":native", fixed), ("", free)]
+        for pin, sides in reversed(ways) if seed % 2 else ways:
+            sides.append(side(place, times, deadline, pin, since))
+            time.sleep(1.0)
+        ours = free[-1]
+        theirs = fixed[-1]
+        console.print(
+            f"{kind}, seed {seed}: deadline {1e3 * deadline:.0f} ms, native capacity {most:.1f}/s; in time of"
+            f" {ours.asked}: {ours.good}, with the native size {theirs.good};"
+            f" loss {100 * (ours.loss / theirs.loss - 1):+.1f} %, sizes {dict(ours.sizes.most_common(4))}",
+            markup=False,
+        )
+    return [
+        row(f"{kind}: native capacity", estimate(capacities), unit="requests/s"),
+        row(f"{kind}: deadline", estimate(deadlines), unit="ms"),
+        *_compared(kind, free, fixed, f"{seeds} × {seconds:g} s"),
+    ]
 
 
 def _compared(kind: str, free: list[Side], fixed: list[Side], lasted: str) -> list[Row]:
@@ -312,29 +317,36 @@ def connected(place: Place, seconds: float) -> list[Row]:
     ]  # fmt: skip
 
 
+PARTS = ("overhead", "bursts", "connections", "Poisson")
+
+
+def measured(part: str, place: Place, run: Path, options: argparse.Namespace) -> list[Row]:
+    """The rows of one part."""
+    if part == "overhead":
+        return overhead(place, run)
+    if part == "connections":
+        return connected(place, options.calm)
+    return loaded(place, part, options.seconds, options.seeds)
+
+
 def main() -> None:
-    """Start a server, ask, write."""
+    """Start a server, ask, write; what is done is written at once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, default=None, help="an elastic run with a pareto.json")
-    parser.add_argument("--only", choices=("overhead", "load", "connections"), default=None)
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=None)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each burst, and of the quiet before it")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--calm", type=float, default=300.0, help="seconds of a thousand connections")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows: list[Row] = []
     run = options.run or with_losses(large_run())
     with serving(run) as place:
-        if options.only in (None, "overhead"):
-            rows += overhead(place, run)
-        if options.only in (None, "load"):
-            rows += loaded(place, options.seconds, options.seeds)
-        if options.only in (None, "connections"):
-            rows += connected(place, options.calm)
-    for each in rows:
-        console.print(f"{each.name}: {each.shown} {each.target} {each.verdict} {each.note}")
-    said = {"seconds": options.seconds, "seeds": options.seeds, "calm": options.calm}
-    console.print(f"written: {write('serve', rows, part=options.only is not None, environment=environment(), **said)}")
+        for part in options.only or PARTS:
+            rows = measured(part, place, run, options)
+            for each in rows:
+                console.print(f"{each.name}: {each.shown} {each.target} {each.verdict} {each.note}")
+            goes_on = options.only is not None or part != PARTS[0]
+            console.print(f"written: {write('serve', rows, part=goes_on, environment=environment())}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ def interleaved(
     rounds: int,
     device: torch.device | None = None,
     watch: Callable[[int, int], None] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[list[float]]:
     """Seconds of each case in every round, after one that is not counted. ``watch`` hears how many rounds are done.
 
@@ -20,7 +21,7 @@ def interleaved(
     seen: list[list[float]] = [[] for _ in cases]
     for number in range(rounds + 1):
         for case, seconds in zip(cases, seen, strict=True):
-            took = seconds_of(case, device)
+            took = seconds_of(case, device, clock)
             if number:
                 seconds.append(took)
         if watch is not None:
@@ -28,13 +29,21 @@ def interleaved(
     return seen
 
 
-def seconds_of(case: Callable[[], object], device: torch.device | None = None) -> float:
+def seconds_of(
+    case: Callable[[], object], device: torch.device | None = None, clock: Callable[[], float] = time.perf_counter
+) -> float:
     """Seconds of one call, with what a graphics processor has still to do."""
     _wait(device)
-    start = time.perf_counter()
+    start = clock()
     case()
     _wait(device)
-    return time.perf_counter() - start
+    return clock() - start
+
+
+def own_clock(device: torch.device) -> Callable[[], float]:
+    """Seconds of this thread, where it computes alone: then others on a busy machine do not count. Else all seconds."""
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.thread_time if alone else time.perf_counter
 
 
 def _wait(device: torch.device | None) -> None:

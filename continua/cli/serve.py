@@ -76,15 +76,16 @@ def run(path: Path, where: Listening, device: torch.device) -> None:
     else:
         embedder = Embedder(served, where.context)
     server = Server(service, embedder, Gate(os.environ.get(KEY)))
+    web = web_server(server)
+    for ending in (signal.SIGTERM, signal.SIGINT):  # before the web server has its own, and when it raises them again
+        signal.signal(ending, lambda *_: setattr(web, "should_exit", True))
     listens.listen(BACKLOG)  # who reads the next line may connect
     port = listens.getsockname()[1]
     console.print(
         f"serving {served.name} at http://{where.host}:{port}/v1 (Ctrl-C ends)", markup=False, highlight=False
     )
-    for ending in (signal.SIGTERM, signal.SIGINT):  # the web server raises them again when all is done
-        signal.signal(ending, lambda *_: None)
     sys.setswitchinterval(SWITCH)
-    web_server(server).run(sockets=[listens])
+    web.run(sockets=[listens])
     console.print("stopped", markup=False)
 
 

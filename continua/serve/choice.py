@@ -2,13 +2,15 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from continua.serve.front import Front, SizeCost
 from continua.serve.jobs import Job
 
 STEADY = 1.0  # share of the time that what is asked lately may take; heaps are what slack is for
+CHANGE = 0.75  # the same for a size to which texts would have to be read again: it should last
+CAREFUL = 0.85  # share of the slack that a plan may use: times are not the same twice
 FADES = 1 / 3  # of the time that a text has: so long what it asked counts
 SHORTEST = 1.0  # seconds, at least
 REMEMBERED = 512  # texts
@@ -76,23 +78,35 @@ class Load:
     pace: float
     places: int = 1
     demand: Demand = Demand()
+    present: str = ""  # the size that writes now
+    again: Mapping[str, float] = field(default_factory=dict)  # seconds in which a change to a size reads texts again
 
 
 def by_slack(front: Front, load: Load) -> SizeCost:
     """The best size that keeps up with what is asked, and with which the most urgent text is in time.
 
-    A text that waits takes the next place that is free: it needs the tokens of the one before it too.
+    A text that waits takes the next place that is free: it needs the tokens of the one before it too. Where a change
+    reads texts again, that time is theirs too, and the size should keep up for a while.
     """
     samples = len(load.jobs)
     place = _steady(front, load)
     left = sorted(job.left for job in load.jobs)
     for job in load.jobs:
         reading = 0 if job.size else len(job.ask.ids)
-        place = max(place, _place(front, load, job, job.left, reading, samples))
+        place = _at_least(place, front, load, job.deadline, Work(reading, job.left, samples))
     for i, job in enumerate(load.waiting):
         before = left[i] if i < len(left) else left[-1]
-        place = max(place, _place(front, load, job, before + job.left, len(job.ask.ids), samples))
+        place = _at_least(place, front, load, job.deadline, Work(len(job.ask.ids), before + job.left, samples))
     return front.sizes[place]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Tokens to read, and to write among so many texts."""
+
+    reading: int
+    writing: int
+    samples: int
 
 
 def _steady(front: Front, load: Load) -> int:
@@ -102,15 +116,23 @@ def _steady(front: Front, load: Load) -> int:
         return 0
     for place, size in enumerate(front.sizes):
         busy = asked.reading * size.reading + asked.writing * size.seconds(load.places) / load.places
-        if busy * load.pace <= STEADY:
+        is_change = load.again.get(size.name, 0.0) > 0.0
+        if busy * load.pace <= (CHANGE if is_change else STEADY):
             return place
     return len(front.sizes) - 1
 
 
-def _place(front: Front, load: Load, job: Job, tokens: int, reading: int, samples: int) -> int:
-    """Where the size that one text needs stands in the front."""
-    slack = (job.deadline - load.now) / load.pace
-    return front.sizes.index(front.within(slack, tokens, reading, samples))
+def _at_least(place: int, front: Front, load: Load, deadline: float, work: Work) -> int:
+    """The place in the front, or the next one with which a text is in time; the quickest where none is."""
+    slack = (deadline - load.now) / load.pace
+    if math.isinf(slack):
+        return place
+    needed: list[float] = []
+    for size in front.sizes[place:]:
+        needed.append(size.whole(work.reading, work.writing, work.samples) + load.again.get(size.name, 0.0))
+        if needed[-1] <= CAREFUL * slack:
+            return place + len(needed) - 1
+    return place + needed.index(min(needed))
 
 
 def always_native(front: Front, load: Load) -> SizeCost:

@@ -10,7 +10,7 @@ from continua.axes import Discretisation
 from continua.models.ragged import RaggedReader, key_family
 from continua.operators.cache import RaggedCache
 from continua.serve.front import SizeCost
-from continua.timing import interleaved
+from continua.timing import interleaved, own_clock
 from continua.typing import Tensor
 
 PROMPT = 16  # tokens whose reading is timed
@@ -95,7 +95,8 @@ class Decoder:
         while batches[-1] < self.samples:
             batches.append(min(2 * batches[-1], self.samples))
         cases = [case for _, where, _ in sizes for case in self._cases(where, batches)]
-        seconds = [min(each) for each in interleaved(cases, ROUNDS, self.device, watch)]
+        seen = interleaved(cases, ROUNDS, self.device, watch, own_clock(self.device))
+        seconds = [min(each) for each in seen]
         found = []
         for (name, where, loss), start in zip(sizes, range(0, len(cases), len(batches) + 1), strict=True):
             *step, reading = seconds[start : start + len(batches) + 1]

@@ -25,8 +25,9 @@ from continua.typing import Tensor
 
 PATIENT = 60.0  # seconds after which a text without a deadline counts as urgent as those with one
 PINNED = 16  # sizes that texts may name beside those of the table: each holds its weights
-DOWN = 0.1  # seconds between changes to a quicker family of sizes
-UP = 1.0  # and to a better one
+DOWN = 0.5  # seconds between changes to a quicker family of sizes
+UP = 3.0  # and to a better one
+TOGETHER = 0.5  # of the time in which texts are read one by one: so long they take together
 HOPE = 0.9  # of the time that a text is expected to take: below that it is given up
 SURE = 1.15  # of the same: below that it is not even begun
 JOIN = 1.05  # of what is left of those under way: where that is too long, nobody joins them
@@ -166,8 +167,23 @@ class Engine:
         """The size of the texts that named none."""
         free = [job for job in self.active if job.ask.size is None]
         if free:
-            load = Load(free, self._next, now, self.pace.value, self.limits.batch, self._lately.demand(now))
+            demand = self._lately.demand(now)
+            again = self._reading_again(free)
+            load = Load(free, self._next, now, self.pace.value, self.limits.batch, demand, self._size.name, again)
             self._size = self._settled(self.choose(self.front, load), free, now)
+
+    def _reading_again(self, jobs: Sequence[Job]) -> dict[str, float]:
+        """Seconds in which texts that have keys of another family are read again, for each size."""
+        lengths: dict[tuple[Any, ...], int] = {}
+        for job in jobs:
+            if job.size:
+                family = self._family(job.size)
+                lengths[family] = lengths.get(family, 0) + job.length
+        total = sum(lengths.values())
+        return {
+            size.name: TOGETHER * size.reading * (total - lengths.get(self._family(size.name), 0))
+            for size in self.front.sizes
+        }
 
     def size(self, name: str) -> SizeCost:
         """A size of the table, or one that somebody named."""
@@ -188,8 +204,8 @@ class Engine:
     def _settled(self, wish: SizeCost, jobs: Sequence[Job], now: float) -> SizeCost:
         """The size that is wished for, unless texts would be read again too often.
 
-        Another family costs a pass over every text. So a quicker one is taken a tenth of a second after the last change
-        at the earliest, a better one after a second and where nobody waits.
+        Another family costs a pass over every text. So a quicker one is taken half a second after the last change, a
+        better one after three and where nobody waits.
         """
         present = self._size
         family = self._family(wish.name)

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from continua.axes import Discretisation
 
-CAREFUL = 0.85  # share of the slack that a plan may use: times are not the same twice
-
 
 @dataclass(frozen=True)
 class SizeCost:
@@ -57,13 +55,6 @@ class Front:
     def quickest(self, samples: int) -> SizeCost:
         """The size with the shortest step of so many samples."""
         return min(self.sizes, key=lambda size: size.seconds(samples))
-
-    def within(self, slack: float, tokens: int, reading: int, samples: int) -> SizeCost:
-        """The best size that reads and writes so many tokens within the slack; the quickest where none does."""
-        if math.isinf(slack):
-            return self.native
-        fits = [size for size in self.sizes if size.whole(reading, tokens, samples) <= CAREFUL * slack]
-        return fits[0] if fits else self.quickest(samples)
 
 
 def front_of(sizes: Sequence[SizeCost]) -> Front:

@@ -250,12 +250,12 @@ def test_families_are_not_changed_at_every_token(model: ct.Transformer, front: F
     assert engine._settled(flat, [going], 10.0) is flat
     engine._size = flat
     going.size = "flat"
-    assert engine._settled(native, [going], 10.5) is flat, "a better family has to wait"
-    assert engine._settled(native, [going], 11.5) is native
+    assert engine._settled(native, [going], 12.5) is flat, "a better family has to wait"
+    assert engine._settled(native, [going], 13.5) is native
     engine._size = native
     going.size = "native"
-    assert engine._settled(flat, [going], 11.55) is native
-    assert engine._settled(flat, [going], 11.7) is flat, "a quicker one not for long"
+    assert engine._settled(flat, [going], 13.7) is native
+    assert engine._settled(flat, [going], 14.1) is flat, "a quicker one not for long"
     engine._next = [job(10, 5.0)]
     assert engine._settled(native, [going], 99.0) is native, "it has the keys of the native family"
     going.size = "flat"
@@ -302,6 +302,20 @@ def test_the_size_keeps_up_with_what_is_asked_lately(front: Front) -> None:
     sizes = [chosen(writing) for writing in (0.0, 4.9, 5.1, 10.1, 99.0)]
     assert sizes == ["native", "native", "narrow", "flat", "flat"]
     assert chosen(4.9, pace=1.2) == "narrow", "the machine is busy"
+
+
+@pytest.mark.spec("B13")
+def test_a_change_that_reads_texts_again_has_to_be_worth_it(front: Front) -> None:
+    def chosen(writing: float, again: dict[str, float], latency: float = 1e3) -> str:
+        asked = Demand(0.0, writing)
+        return by_slack(front, Load((job(10, latency),), (), 0.0, 1.0, 4, asked, "native", again)).name
+
+    assert chosen(7.0, {}) == "narrow"
+    assert chosen(9.0, {"narrow": 0.1, "flat": 0.1}) == "flat", "narrow would not keep up for long"
+    assert chosen(7.0, {"narrow": 0.1, "flat": 0.1}) == "narrow"
+    assert chosen(0.0, {}, latency=3.0) == "narrow"
+    assert chosen(0.0, {"narrow": 1.0, "flat": 1.0}, latency=3.0) == "flat", "the quickest makes up for it"
+    assert chosen(0.0, {"narrow": 9.0, "flat": 9.0}, latency=3.0) == "native", "nothing does"
 
 
 @pytest.mark.spec("B13")
