@@ -231,6 +231,7 @@ MODELS: dict[str, Case] = {
     "gpt2": Case(lambda: zoo.gpt2(**SIZES)),
     "bert": Case(lambda: zoo.bert(**SIZES)),
     "bert, masked LM": Case(lambda: zoo.bert(**SIZES, masked_lm=True)),
+    "roberta, masked LM": Case(lambda: zoo.roberta(**SIZES, masked_lm=True)),
     "albert": Case(albert),
     "albert, masked LM": Case(lambda: albert(masked_lm=True)),
     "vit": Case(lambda: zoo.vit(PIXELS, d=8, heads=2, depth=STEPS, m=12), patches),

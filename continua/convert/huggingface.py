@@ -14,10 +14,12 @@ from continua.config import to_plain
 from continua.convert.albert import ALBERT
 from continua.convert.architecture import Architecture, Settings
 from continua.convert.bert import BERT
+from continua.convert.distilbert import DISTILBERT
 from continua.convert.gpt2 import GPT2
 from continua.convert.llama import LLAMA
 from continua.convert.names import NameMap, widest
 from continua.convert.padding import padded
+from continua.convert.roberta import ROBERTA, XLM_ROBERTA
 from continua.convert.t5 import T5
 from continua.convert.tokenizer import write_tokeniser
 from continua.convert.vit import VIT
@@ -26,7 +28,15 @@ from continua.errors import CheckpointError, ConfigError, ContinuaError, nearest
 from continua.models.model import Model
 from continua.models.store import CONFIG, WEIGHTS, read_json, read_tensors, refuse_pickle
 
-ARCHITECTURES: dict[str, Architecture] = {each.kind: each for each in (GPT2, BERT, T5, LLAMA, VIT, ALBERT)}
+ARCHITECTURES: dict[str, Architecture] = {
+    each.kind: each
+    for each in (
+        *(GPT2, LLAMA),
+        *(BERT, ALBERT, ROBERTA, XLM_ROBERTA, DISTILBERT),
+        *(T5,),
+        *(VIT,),
+    )
+}
 
 
 def from_hf(path: Any, dtype: torch.dtype | None = None) -> Any:

@@ -1,9 +1,9 @@
 """ViT in Hugging Face's files, with or without its classifier."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from continua.convert.architecture import Architecture, Settings, expect
+from continua.convert.labels import described_labels, labels_of
 from continua.convert.names import Entry, Layout, NameMap, norm
 from continua.models import Pixels, Transformer, zoo
 from continua.settings import Size
@@ -65,7 +65,6 @@ def build(config: Settings, stored: set[str]) -> Transformer:
     """The zoo's ViT with the sizes of ``config.json``; the classifier is there if the file has it."""
     expect(config, hidden_act="gelu")
     height, width = _pair(config, "image_size")
-    labels = len(config.take("id2label", Mapping[str, Any], {"0": "", "1": ""}))
     return zoo.vit(
         Pixels(height, width, config["num_channels"], _pair(config, "patch_size")),
         d=config["hidden_size"],
@@ -73,7 +72,7 @@ def build(config: Settings, stored: set[str]) -> Transformer:
         depth=config["num_hidden_layers"],
         m=config["intermediate_size"],
         eps=config["layer_norm_eps"],
-        labels=labels if "classifier.weight" in stored else None,
+        labels=labels_of(config) if "classifier.weight" in stored else None,
         qkv_bias=config.get("qkv_bias", True),
     )
 
@@ -97,9 +96,7 @@ def describe(model: Transformer) -> dict[str, Any]:
         "qkv_bias": attention.bq is not None,
     }
     if readout.out:
-        labels = [f"LABEL_{i}" for i in range(readout.out)]
-        known["id2label"] = {str(i): label for i, label in enumerate(labels)}
-        known["label2id"] = {label: i for i, label in enumerate(labels)}
+        known |= described_labels(readout)
     return known
 
 

@@ -88,7 +88,7 @@ class ValueTables(NamedTuple):
 
 @register
 class Tokens(Embedding):
-    """X(0, t, d) = E(token(t), d) + type(t, d) + p(t, d), normalised if ``norm`` is given.
+    """X(0, t, d) = s E(token(t), d) + type(t, d) + p(t, d), normalised if ``norm`` is given; ``scale`` is s.
 
     Looking up the token ``pad`` sends no gradient to its row, as BERT has it.
     Discrete case: ``nn.Embedding`` plus a position table (GPT-2: wte + wpe; BERT: three tables and a LayerNorm).
@@ -103,9 +103,11 @@ class Tokens(Embedding):
         norm: Operator | None = None,
         std: Spread = 0.02,
         pad: int | None = None,
+        scale: float = 1.0,
     ) -> None:
         super().__init__()
         self.vocab = vocab
+        self.scale = scale
         self.position = position
         self.norm = norm
         self.pad = pad
@@ -144,6 +146,7 @@ class Tokens(Embedding):
             raise ShapeError("tokens are whole numbers of shape [b, t]", got=got, remedy="Tokenise the text first.")
         ids = cast(Tensor, ids)
         x = _looked_up(ids, tables.words, self.pad)  # [b, t, d]
+        x = x if self.scale == 1.0 else x * self.scale
         if tables.types is not None:
             if batch.types is not None and (not is_whole(batch.types) or batch.types.shape != ids.shape):
                 got = f"{batch.types.dtype} {list(batch.types.shape)}"

@@ -22,6 +22,14 @@ def measured(head: Field, d: Grid) -> Tensor:
     return kernel if d.is_unit else kernel * d.weights.to(kernel)
 
 
+def first_of(x: Tensor, t: Grid) -> Tensor:
+    """x(t₀, d) at the first token that is observed, [b, d]."""
+    if not t.has_gaps:
+        return x[:, 0]
+    place = t.observed.expand(x.shape[:2]).long().argmax(-1)
+    return x.gather(1, place[:, None, None].expand(-1, 1, x.shape[-1]))[:, 0]
+
+
 class ReadoutWeights(NamedTuple):
     """What a readout reads: the weights of the operators before the head, the head and its bias."""
 
@@ -35,7 +43,8 @@ class Readout(nn.Module):
     """y(t, v) = s ∫ R(v, d) N[X](t, d) dμ(d) + b(v), after the operators ``before`` (a final norm, BERT's transform).
 
     ``out=None`` returns the field itself; ``tied`` takes R from the token table; ``scale`` is s; ``pool`` averages
-    over the tokens with their measure first: y(v) = ∫ … dμ(t) / mass(t); ``first`` answers at the first token alone.
+    over the tokens with their measure first: y(v) = ∫ … dμ(t) / mass(t); ``first`` answers at the first observed token
+    alone. ``labels`` name the answers.
     Discrete case: ``ln_f`` and ``lm_head``.
     """
 
@@ -49,8 +58,12 @@ class Readout(nn.Module):
         pool: bool = False,
         scale: float = 1.0,
         first: bool = False,
+        *,
+        labels: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
+        if labels and len(labels) != out:
+            raise ConfigError(f"{out} answers have as many labels", got=len(labels), remedy="Give one each, or none.")
         if (tied or bias) and out is None:
             raise ConfigError("a head needs to know its size", got="out=None", remedy="Give out=the vocabulary size.")
         self.out = out
@@ -58,6 +71,7 @@ class Readout(nn.Module):
         self.pool = pool
         self.scale = scale
         self.first = first
+        self.labels = labels
         self.before = nn.ModuleList(before)
         self.head = weights.table(out, "d", kernel_std(weights, "d"), HEAD) if out is not None and not tied else None
         self.bias = nn.Parameter(_zeros(out)) if bias and out is not None else None
@@ -83,7 +97,7 @@ class Readout(nn.Module):
             share = t.weights.to(x)
             x = (share[..., None] * x).sum(-2) / share.sum(-1)[..., None]
         elif self.first:
-            x = x[:, 0]
+            x = first_of(x, t)
         x = x if self.scale == 1.0 else x * self.scale
         if weights.kernel is not None:
             x = linear(x, weights.kernel, weights.bias)  # [b, t, v]

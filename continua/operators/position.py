@@ -14,7 +14,7 @@ from continua.errors import ConfigError, GridError, ShapeError
 from continua.fields import Parametrisation
 from continua.fields.basis import unit_coordinate
 from continua.operators.waves import Waves
-from continua.settings import Size, Spread
+from continua.settings import Size, Spread, Whole
 from continua.typing import Float, Tensor
 
 
@@ -243,18 +243,26 @@ class Sinusoidal(Encoding):
 class Learned(Encoding):
     """p(t, d): a table over t = 0…count−1, read between its rows along straight lines.
 
+    The first ``skip`` rows are passed over: t = 0 reads row ``skip`` (BART, OPT: 2). With ``gapless`` counted tokens
+    are numbered among those that are observed, wherever the padding is (RoBERTa); stamps stay as they are given.
     Discrete case: ``nn.Embedding(count, n)`` indexed by position.
     """
 
-    def __init__(self, weights: Parametrisation, count: Size, std: Spread = 0.02) -> None:
+    def __init__(
+        self, weights: Parametrisation, count: Size, std: Spread = 0.02, skip: Whole = 0, gapless: bool = False
+    ) -> None:
         super().__init__()
+        if skip >= count:
+            raise ConfigError(f"a table of {count} rows skips fewer", got=skip, remedy="Give count > skip.")
         self.count = count
+        self.skip = skip
+        self.gapless = gapless
         self.table = weights.table(count, "d", std)
 
     @property
     def room(self) -> int | None:
-        """Its rows."""
-        return self.count
+        """Its rows, without those that are passed over."""
+        return self.count - self.skip
 
     def read(self, d: Grid) -> Tensor:
         """The rows of the table."""
@@ -263,24 +271,30 @@ class Learned(Encoding):
     def forward(self, t: Grid, d: Grid, like: Tensor, read: Tensor | None = None) -> Tensor:
         """Take the first rows for counted tokens, interpolate for real stamps."""
         rows = self.read(d) if read is None else read
+        room = self.count - self.skip
         if t.is_counting and t.is_ordered:
+            if self.gapless and t.has_gaps:
+                place = t.start + t.observed.long().cumsum(-1) - 1
+                self._require(room, t.start + t.count)
+                return rows[place.clamp_min(0) + self.skip]
             end = t.start + t.count
-            if end > self.count:
-                raise ShapeError(
-                    f"the position table has {self.count} rows",
-                    got=f"{end} tokens",
-                    remedy="Shorten the sequence, or use Sinusoidal() or Rotary() positions.",
-                )
-            return rows[t.start : end]
+            self._require(room, end)
+            return rows[t.start + self.skip : end + self.skip]
         x = t.nodes[..., 0]
         if t.has_gaps:  # an absent token may carry any stamp
             x = torch.where(t.observed, x, 0.0)
-        if looking() and bool(((x < 0) | (x > self.count - 1)).any()):
+        if looking() and bool(((x < 0) | (x > room - 1)).any()):
             raise GridError(
-                f"the position table covers times 0 to {self.count - 1}",
+                f"the position table covers times 0 to {room - 1}",
                 got=f"{x.min().item():g} to {x.max().item():g}",
                 remedy="Rescale the stamps, or use Sinusoidal() positions.",
             )
-        low = x.detach().floor().clamp(0, max(self.count - 2, 0)).long()
+        x = x + self.skip if self.skip else x
+        low = x.detach().floor().clamp(self.skip, max(self.count - 2, self.skip)).long()
         part = (x - low)[..., None].to(like)
         return rows[low] * (1 - part) + rows[(low + 1).clamp_max(self.count - 1)] * part
+
+    def _require(self, room: int, end: int) -> None:
+        if end > room:
+            remedy = "Shorten the sequence, or use Sinusoidal() or Rotary() positions."
+            raise ShapeError(f"the position table has {room} rows", got=f"{end} tokens", remedy=remedy)

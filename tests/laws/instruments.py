@@ -11,7 +11,7 @@ from continua.errors import ContinuaError
 # these refuse nothing; those of them that are no causal model of words cannot write on
 WHOLE = ("gpt2", "bert", "t5", "vit", "llama", "forecaster", "continuous words", "continuous series")
 
-ENCODERS = ("bert, masked LM", "albert, masked LM")
+ENCODERS = ("bert, masked LM", "roberta, masked LM", "albert, masked LM")
 OF_WORDS = ("density", "no biases, temperature one", "gated", "phi2", "skip", "dropout", "sinusoidal", "no norm")
 STEPPED = ("parallel", "stepped by *", "after *", "before *")
 FOUR_WAYS = ("kernel Monte Carlo", "kernel quasi-Monte-Carlo", "kernel quadrature", "kernel control variate")

@@ -4,12 +4,14 @@ from continua.models.transformer import Transformer
 from continua.models.zoo.albert import albert
 from continua.models.zoo.bert import bert
 from continua.models.zoo.cross_modal import cross_modal
+from continua.models.zoo.distilbert import distilbert
 from continua.models.zoo.forecaster import forecaster
 from continua.models.zoo.functions import function_map
 from continua.models.zoo.gat import gat
 from continua.models.zoo.gpt2 import gpt2
 from continua.models.zoo.images import image_classifier
 from continua.models.zoo.llama import LlamaStyle, llama
+from continua.models.zoo.roberta import roberta
 from continua.models.zoo.series import series_classifier, series_forecaster
 from continua.models.zoo.t5 import T5_10, T5_11, T5Style, t5
 from continua.models.zoo.vit import vit
@@ -25,12 +27,14 @@ __all__ = [
     "bert",
     "continuous",
     "cross_modal",
+    "distilbert",
     "forecaster",
     "function_map",
     "gat",
     "gpt2",
     "image_classifier",
     "llama",
+    "roberta",
     "series_classifier",
     "series_forecaster",
     "t5",

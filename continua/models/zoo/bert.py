@@ -1,11 +1,7 @@
 """BERT: an encoder of two-sided attention."""
 
-from continua.fields import counted
-from continua.models.build import discrete_axes, post_norm
-from continua.models.embed import Tokens
-from continua.models.readout import Readout
 from continua.models.transformer import Transformer
-from continua.operators import GELU, Apply, Attention, Integral, LayerNorm, Learned, Pointwise
+from continua.models.zoo.encoders import EncoderStyle, encoder
 from continua.settings import NonNegative, Size, checked
 
 
@@ -20,15 +16,28 @@ def bert(
     m: Size | None = None,
     eps: NonNegative = 1e-12,
     masked_lm: bool = False,
+    labels: Size | tuple[str, ...] | None = None,
+    each: bool = False,
 ) -> Transformer:
-    """BERT (Devlin et al. 2019): two-sided, post-norm, token types; ``masked_lm`` adds its prediction head."""
-    axes, native = discrete_axes(d, heads, m or 4 * d, depth)
-    weights = counted(axes, depth)
-    fixed = weights.autonomous()
-    block = post_norm((Attention(weights), Pointwise(weights, GELU())), lambda: LayerNorm(weights, eps))
-    embed = Tokens(fixed, vocab, Learned(fixed, context), types=2, norm=LayerNorm(fixed, eps), pad=0)
-    readout = None
-    if masked_lm:
-        transform = (Integral(fixed), Apply(GELU()), LayerNorm(fixed, eps))
-        readout = Readout(fixed, vocab, before=transform, tied=True, bias=True)
-    return Transformer(axes, native, embed, block, readout)
+    """BERT (Devlin et al. 2019): two-sided, post-norm, token types; ``masked_lm`` adds its prediction head.
+
+    ``labels``, their number or their names, add a classifier of the text behind a pooler; with ``each``, one of every
+    token.
+
+    >>> model = bert(vocab=32, d=8, heads=2, depth=2, context=8, labels=("no", "yes"))
+    >>> import torch
+    >>> model(torch.zeros(1, 5, dtype=torch.long)).shape
+    torch.Size([1, 2])
+    """
+    return encoder(
+        vocab,
+        d=d,
+        heads=heads,
+        depth=depth,
+        rows=context,
+        m=m or 4 * d,
+        style=EncoderStyle(eps),
+        masked_lm=masked_lm,
+        labels=labels,
+        each=each,
+    )

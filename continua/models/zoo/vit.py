@@ -5,6 +5,7 @@ from continua.models.build import discrete_axes, pre_norm
 from continua.models.patches import Patches, Pixels
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
+from continua.models.zoo.heads import counted_and_named
 from continua.operators import GELU, Attention, LayerNorm, Learned, Pointwise
 from continua.settings import NonNegative, Size, checked
 
@@ -18,10 +19,10 @@ def vit(
     depth: Size = 12,
     m: Size | None = None,
     eps: NonNegative = 1e-12,
-    labels: Size | None = None,
+    labels: Size | tuple[str, ...] | None = None,
     qkv_bias: bool = True,
 ) -> Transformer:
-    """ViT (Dosovitskiy et al. 2021): patches and a class token, pre-norm; ``labels`` adds its classifier.
+    """ViT (Dosovitskiy et al. 2021): patches and a class token, pre-norm; ``labels`` add its classifier.
 
     >>> model = vit(Pixels(8, 8, patch=(4, 4)), d=16, heads=2, depth=2, labels=3)
     >>> import torch
@@ -34,5 +35,7 @@ def vit(
     attention = Attention(weights, bias=("q", "k", "v", "o") if qkv_bias else ("o",))
     block = pre_norm((attention, Pointwise(weights, GELU())), lambda: LayerNorm(weights, eps))
     embed = Patches(fixed, pixels, Learned(fixed, 1 + pixels.count))
-    readout = Readout(fixed, labels, before=(LayerNorm(fixed, eps),), bias=bool(labels), first=bool(labels))
+    is_head = labels is not None
+    count, names = (None, ()) if labels is None else counted_and_named(labels)
+    readout = Readout(fixed, count, before=(LayerNorm(fixed, eps),), bias=is_head, first=is_head, labels=names)
     return Transformer(axes, native, embed, block, readout)
