@@ -93,6 +93,7 @@ def opened(browser: Any, url: str) -> tuple[float, float]:
     page = context.new_page()
     page.add_init_script(f"({PAINT})()")
     page.goto(url)
+    page.wait_for_selector("nav a")
     ready = page.evaluate(READY)
     paint = page.evaluate("painted")
     context.close()
@@ -113,6 +114,7 @@ def rates(browser: Any, url: str, rounds: int) -> Iterator[Row]:
 def tokens(browser: Any, url: str) -> Iterator[Row]:
     page = browser.new_page()
     page.goto(url)
+    page.wait_for_selector("nav a")
     native = page.evaluate("studio.bundle.about.native")
     for name, size in (("native", native), ("half of all", {k: native[k] // 2 for k in "dhz"})):
         took = page.evaluate(TOKEN, {k: size[k] for k in "dhz"})

@@ -36,6 +36,10 @@ class Process:
         """How it ended; None while it runs."""
         return self.child.poll()
 
+    def close(self) -> None:
+        """Forget what it said, when it is over."""
+        self.said.close()
+
     def tail(self) -> str:
         """The end of what it said."""
         with contextlib.suppress(OSError, ValueError):
@@ -86,11 +90,14 @@ class Work:
 
     def close(self) -> None:
         """End with the server; what runs saves itself first."""
-        if self.stop() and self.current is not None:
+        if self.current is None:
+            return
+        if self.stop():
             try:
                 self.current.child.wait(GRACE)
             except subprocess.TimeoutExpired:
                 self.current.child.kill()
+        self.current.close()
 
     def _refuse_second(self) -> None:
         if self.is_busy and self.current is not None:
@@ -112,6 +119,8 @@ class Work:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        if self.current is not None:
+            self.current.close()
         self.current = Process(run, tuple(words), child, said)
         return self.current
 

@@ -106,7 +106,7 @@ export class Chart {
     const { height } = wish;
     this.width = width;
     this.height = height;
-    const margin = wish.margin ?? { left: 52, right: 12, top: 10, bottom: 40 };
+    const margin = wish.margin ?? { left: 52, right: 22, top: 10, bottom: 40 };
     const right = width - margin.right;
     const bottom = height - margin.bottom;
     this.floor = bottom;

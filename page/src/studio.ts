@@ -4,12 +4,12 @@ import { Address } from "./address";
 import { Problem, download, readJson, type Bundle, type Watch } from "./bundle";
 import { h } from "./dom";
 import { Decoder } from "./model/decoder";
-import { Runtime } from "./model/runtime";
+import { Runtime, runtime } from "./model/runtime";
+import { Sessions } from "./model/sessions";
 import { sizeOf, type Wish } from "./model/size";
 import { Alphabet } from "./model/tokens";
 
 export interface Model {
-  runtime: Runtime;
   tokens: Alphabet;
   decoder(wish: Wish): Decoder;
 }
@@ -53,9 +53,16 @@ export class Studio {
     }
     const done = this.busy("loading the model");
     try {
-      const runtime = await Runtime.open(model, done.watch, model_bytes);
+      const [content] = await Promise.all([download(model, done.watch, model_bytes), runtime(done.watch)]);
+      const sessions = new Sessions(content, about);
+      const { d, h: heads, z } = about.native;
+      await sessions.at(sizeOf(about, { d, h: heads, z }), done.watch);
       const tokens = new Alphabet(about.tokens.alphabet);
-      return { runtime, tokens, decoder: (wish) => new Decoder(runtime, about, sizeOf(about, wish)) };
+      const decoder = (wish: Wish): Decoder => {
+        const size = sizeOf(about, wish);
+        return new Decoder(() => sessions.at(size), about, size);
+      };
+      return { tokens, decoder };
     } finally {
       done.end();
     }
@@ -68,7 +75,7 @@ export class Studio {
       (async () => {
         const done = this.busy(`loading ${name}`);
         try {
-          return await Runtime.of(await this.bytes(name, done.watch), done.watch);
+          return await Runtime.of(new Uint8Array(await this.bytes(name, done.watch)), done.watch);
         } finally {
           done.end();
         }

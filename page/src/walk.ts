@@ -29,7 +29,7 @@ function steps(studio: Studio): Step[] {
     },
     {
       scene: "sizes",
-      values: { ...half, draft: true },
+      values: { ...half, draft: true, heat: 0 },
       title: "The small size writes ahead",
       words:
         "The small size guesses a few tokens, the native one reads them in one pass and keeps those it agrees with. The text is exactly the native one.",

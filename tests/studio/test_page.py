@@ -1,5 +1,6 @@
 """The page in a real browser: its arithmetic against torch, its scenes, addresses and manners."""
 
+import io
 import math
 import os
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 import continua as ct
 from continua.studio.page import write_page
@@ -189,20 +191,17 @@ def test_scattered_points_are_read_as_the_library_reads_them(browser: Browser, s
     assert float((torch.tensor(found) - wanted).abs().max()) < 1e-5
 
 
+def coloured(page: Any) -> int:
+    """Pixels of the stage that have a colour."""
+    picture = Image.open(io.BytesIO(page.locator("canvas.stage").screenshot())).convert("RGB")
+    pixels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8).reshape(-1, 3).int()
+    return int((pixels.amax(-1) - pixels.amin(-1) > 60).sum())
+
+
 def test_particles_are_drawn_and_react(browser: Browser, served: Served):
     page = browser.page(f"{served.url}/?scene=particles&on=sphere&n=300&beta=6")
     until(page, "Number(document.querySelector('.numbers dd')?.textContent) > 0.5")
-    count = """() => {
-      const canvas = document.querySelector('canvas.stage');
-      const gl = canvas.getContext('webgl2');
-      const pixels = new Uint8Array(4 * canvas.width * canvas.height);
-      gl.readPixels(0, 0, canvas.width, canvas.height, gl.RGBA, gl.UNSIGNED_BYTE, pixels);
-      let bright = 0;
-      for (let i = 0; i < pixels.length; i += 4)
-        bright += Math.max(...pixels.slice(i, i + 3)) - Math.min(...pixels.slice(i, i + 3)) > 60;
-      return bright;
-    }"""
-    assert page.evaluate(count) > 300, "tokens have colours, paper and lines have none"
+    assert coloured(page) > 300, "tokens have colours, paper and lines have none"
     assert page.locator(".measured circle").count() > 3
     page.get_by_label("Where").select_option("circle")
     assert "on=circle" in page.url
@@ -210,7 +209,7 @@ def test_particles_are_drawn_and_react(browser: Browser, served: Served):
     page.get_by_role("button", name="Stop").click()
     page.wait_for_timeout(300)
     box = page.locator("canvas.stage").bounding_box()
-    assert page.evaluate(count) > 100
+    assert coloured(page) > 100
     middle = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     radius = box["height"] / 2 / (3.3 * math.tan(math.radians(19)))
     page.mouse.move(*middle)

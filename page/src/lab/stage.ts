@@ -74,7 +74,7 @@ export class Stage {
     this.canvas.setAttribute("role", "img");
     this.canvas.setAttribute("aria-label", words);
     try {
-      this.renderer = new WebGLRenderer({ canvas: this.canvas, antialias: true, preserveDrawingBuffer: true });
+      this.renderer = new WebGLRenderer({ canvas: this.canvas, antialias: hasCard() });
     } catch {
       const remedy = "Allow WebGL in the settings of the browser, or use another one.";
       throw new Problem("This browser cannot draw in three dimensions.", remedy);
@@ -244,6 +244,20 @@ export class Stage {
     this.renderer.dispose();
     this.renderer.forceContextLoss();
   }
+}
+
+let card: boolean | undefined;
+
+/** Whether a graphics card draws: without one smooth edges would cost most of the time. */
+function hasCard(): boolean {
+  if (card === undefined) {
+    const gl = document.createElement("canvas").getContext("webgl2");
+    const about = gl?.getExtension("WEBGL_debug_renderer_info");
+    const name = gl && about ? String(gl.getParameter(about.UNMASKED_RENDERER_WEBGL)) : "";
+    card = !/swiftshader|llvmpipe|software/i.test(name);
+    gl?.getExtension("WEBGL_lose_context")?.loseContext();
+  }
+  return card;
 }
 
 type Frame = "circle" | "sphere" | "axes";

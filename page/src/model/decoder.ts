@@ -6,25 +6,15 @@ import type { Size } from "./size";
 
 export class Decoder {
   private kept: Record<string, Tensor> = {};
-  private readonly fixed: Record<string, Tensor>;
   private readonly names: string[];
   /** Tokens that were read. */
   length = 0;
 
   constructor(
-    private readonly runtime: Runtime,
+    private readonly runtime: () => Promise<Runtime>,
     private readonly about: About,
     readonly size: Size,
   ) {
-    const count = (n: number): Tensor => longs(Array.from({ length: n }, (_, i) => i));
-    this.fixed = {
-      d: count(size.d),
-      h: count(size.h),
-      e: count(size.e),
-      m: count(size.m),
-      layers: longs(size.steps.map(([layer]) => layer)),
-      lengths: floats(Float32Array.from(size.steps, ([, length]) => length), [size.steps.length]),
-    };
     this.names = Array.from({ length: size.steps.length }, (_, i) => [`key_${i}`, `value_${i}`]).flat();
     this.forget();
   }
@@ -34,7 +24,7 @@ export class Decoder {
     const { h, e } = this.size;
     const nothing = (): Tensor => floats(new Float32Array(0), [1, h, 0, e]);
     this.kept = {};
-    for (let i = 0; i < this.about.native.z; i += 1) {
+    for (let i = 0; i < this.size.steps.length; i += 1) {
       this.kept[`key_${i}`] = nothing();
       this.kept[`value_${i}`] = nothing();
     }
@@ -62,14 +52,14 @@ export class Decoder {
     const room = this.about.context ?? Infinity;
     const places = ids.map((_, i) => Math.min(begin + i, room - 1));
     const feeds = {
-      ...this.fixed,
       ...this.kept,
       ids: longs(ids, [1, ids.length]),
       positions: longs(places, [1, ids.length]),
       observed: flags(new Uint8Array(begin + ids.length).fill(1), [1, begin + ids.length]),
       answers: longs(answers),
     };
-    const found = await this.runtime.run(feeds, ["logits", ...this.names.map((name) => `new_${name}`), ...more]);
+    const runtime = await this.runtime();
+    const found = await runtime.run(feeds, ["logits", ...this.names.map((name) => `new_${name}`), ...more]);
     for (const name of this.names) this.kept[name] = found[`new_${name}`] as Tensor;
     this.length = begin + ids.length;
     return found;

@@ -8,10 +8,13 @@ export const Tensor = ort.Tensor;
 
 const RUNTIME = "ort.wasm";
 const RUNTIME_BYTES = 14.3e6;
+// quiet: it complains of branches that a size does not take
+const OPTIONS: ort.InferenceSession.SessionOptions = { executionProviders: ["wasm"], logSeverityLevel: 4 };
 
 let loading: Promise<void> | undefined;
 
-function runtime(watch: Watch): Promise<void> {
+/** Load the WebAssembly, once. */
+export function runtime(watch: Watch): Promise<void> {
   loading ??= (async () => {
     ort.env.wasm.numThreads = 1;
     ort.env.wasm.wasmBinary = await download(RUNTIME, watch, RUNTIME_BYTES);
@@ -23,22 +26,18 @@ function runtime(watch: Watch): Promise<void> {
   return loading;
 }
 
+let running: Promise<unknown> = Promise.resolve(); // one thing at a time, of all sessions
+
 export class Runtime {
-  private running: Promise<unknown> = Promise.resolve();
 
   private constructor(private readonly session: ort.InferenceSession) {}
 
-  static async open(name: string, watch: Watch, bytes = 0): Promise<Runtime> {
-    const [content] = await Promise.all([download(name, watch, bytes), runtime(watch)]);
-    return Runtime.of(content, watch);
-  }
-
   /** Of a file that is here already. */
-  static async of(content: ArrayBuffer, watch: Watch): Promise<Runtime> {
+  static async of(content: Uint8Array, watch: Watch): Promise<Runtime> {
     await runtime(watch);
     watch(1, "starting the model");
     try {
-      const session = await ort.InferenceSession.create(new Uint8Array(content), { executionProviders: ["wasm"] });
+      const session = await ort.InferenceSession.create(content, OPTIONS);
       return new Runtime(session);
     } catch (problem) {
       const remedy = "Use a browser of the last three years, or export the model again.";
@@ -46,14 +45,16 @@ export class Runtime {
     }
   }
 
-  get outputs(): readonly string[] {
-    return this.session.outputNames;
+  /** Give its memory back, when nothing runs any more. */
+  async close(): Promise<void> {
+    await running;
+    await this.session.release();
   }
 
   /** One after the other: the runtime does one thing at a time. */
   run(feeds: Record<string, Tensor>, fetches: readonly string[]): Promise<Record<string, Tensor>> {
-    const next = this.running.then(() => this.session.run(feeds, fetches as string[]));
-    this.running = next.catch(() => undefined);
+    const next = running.then(() => this.session.run(feeds, fetches as string[]));
+    running = next.catch(() => undefined);
     return next as Promise<Record<string, Tensor>>;
   }
 }

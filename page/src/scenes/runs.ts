@@ -59,7 +59,7 @@ export const runs: Scene = {
 
 class RunsScene {
   private over = false;
-  private readonly table = h("div", { class: "table-holder", tabindex: 0, role: "region", "aria-label": "Runs" });
+  private readonly table = h("div", { class: "table-holder", tabindex: 0, role: "region", "aria-label": "Table of runs" });
   private readonly detail = h("div", { class: "column wide" });
   private readonly status = h("p", { class: "note", role: "status" });
   private readonly stop = button("Stop it", () => void this.act(() => this.ask("api/stop", {})), "quiet");
@@ -152,7 +152,7 @@ class RunsScene {
     });
     form.replaceChildren(
       pick.row,
-      h("p", { class: "note" }, `${recipe.words} ${recipe.time ? `Takes ${recipe.time} as it is.` : ""}`),
+      h("p", { class: "note" }, `${recipe.words.replaceAll("``", "")} ${recipe.time ? `Takes ${recipe.time} as it is.` : ""}`),
       h("div", { class: "fields" }, ...first),
       h("details", {}, h("summary", {}, "All numbers that can be set"), h("div", { class: "fields" }, ...rest)),
       h("div", { class: "buttons" }, start),
@@ -270,7 +270,7 @@ class RunsScene {
     const names = ["setting", a.line.name, b.line.name].map((name) => h("th", { scope: "col" }, name));
     const rows = found.differences.map((row) => h("tr", {}, ...row.map((cell) => h("td", {}, cell))));
     const same = h("p", { class: "hint" }, "Both have the same settings.");
-    const table = h("div", { class: "table-holder", tabindex: 0, role: "region", "aria-label": "Differences" }, rows.length === 0 ? same : h("table", {}, h("thead", {}, h("tr", {}, ...names)), h("tbody", {}, ...rows)));
+    const table = h("div", { class: "table-holder", tabindex: 0, role: "region", "aria-label": "Table of differences" }, rows.length === 0 ? same : h("table", {}, h("thead", {}, h("tr", {}, ...names)), h("tbody", {}, ...rows)));
     this.detail.replaceChildren(
       panel(`${a.line.name} and ${b.line.name}`, h("div", { class: "picture" }, curves([a.curve, b.curve])), h("p", { class: "legend" }, h("span", { class: "key trained" }, a.line.name), h("span", { class: "key now" }, b.line.name))),
       panel("Settings that differ", table),
