@@ -161,8 +161,16 @@ MASKS = [
     op.Strided(2.0) & op.Window(4.0) & Causal(),
     op.Neighbours((1, 2, 3, 0, 5), (0, 1, 2, 3, 4)),
 ]
+BY_DEPTH = op.ByDepth((Causal() & op.Window(2.0), Causal()))
+STRETCHES = [
+    op.LinearStretch(2.0),
+    op.DynamicStretch(2.0, 4.0),
+    op.Llama3Stretch(4.0, 1.0, 4.0, 32.0),
+    op.YarnStretch(4.0, 32.0, gain=1.1),
+]
 KERNELS: dict[str, op.Kernel] = {
     "softmax": Softmax(temperature=0.7),
+    "capped": op.Capped(1.5, 0.7),
     "additive": op.Additive(),
     "flat": op.Uniform(),
     "local": op.Local(2.0),
@@ -240,6 +248,30 @@ MODELS: dict[str, Case] = {
     "llama": Case(lambda: zoo.llama(WORDS, d=8, heads=2, depth=STEPS, m=12, groups=1)),
     "llama, tied": Case(
         lambda: zoo.llama(WORDS, d=8, heads=2, depth=STEPS, m=12, style=zoo.LlamaStyle(tied=True, bias=True))
+    ),
+    "llama, every option": Case(
+        lambda: zoo.llama(
+            WORDS,
+            d=8,
+            heads=2,
+            depth=STEPS,
+            m=12,
+            style=zoo.LlamaStyle(
+                bias=("q", "k", "v"), window=3, sliding=(True, False), head_norm=True, stretch=STRETCHES[-1], share=0.5
+            ),
+        )
+    ),
+    "gemma2": Case(
+        lambda: zoo.gemma2(
+            WORDS,
+            d=8,
+            heads=2,
+            depth=STEPS,
+            m=12,
+            groups=1,
+            e=4,
+            style=zoo.Gemma2Style(window=3, score_cap=2.0, pad=None),
+        )
     ),
     "encoder-decoder": Case(encoder_decoder, paired),
     "memory": Case(lambda: with_memory(separate=False), paired),

@@ -8,6 +8,7 @@ Left alone: the buckets of T5's relative bias take a float32 logarithm, but only
 clamps act on float16 alone.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
@@ -34,32 +35,93 @@ def rms_norm(self: Any, x: Tensor) -> Tensor:
     return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
 
+def rms_norm_around_one(self: Any, x: Tensor) -> Tensor:
+    """(1 + γ) x / √(⟨x²⟩ + eps)."""
+    return (1 + self.weight) * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
+
+
 @torch.no_grad()
 def rotary_tables(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin of position · base^(−2i/e), twice along e."""
-    config = self.config
-    i = torch.arange(0, config.head_dim, 2, dtype=x.dtype)
-    angle = position_ids[..., None].to(x.dtype) / config.rope_parameters["rope_theta"] ** (i / config.head_dim)
+    """cos and sin of position · frequency, twice along e, times what YaRN multiplies."""
+    found, gain = frequencies(self.config, int(position_ids.max()) + 1)
+    angle = position_ids[..., None].to(x.dtype) * found.to(x.dtype)
     angle = torch.cat([angle, angle], -1)
-    return angle.cos(), angle.sin()
+    return angle.cos() * gain, angle.sin() * gain
+
+
+def frequencies(config: Any, length: int) -> tuple[Tensor, float]:
+    """Those of ``ROPE_INIT_FUNCTIONS`` in float64, and the factor of cos and sin."""
+    rope = config.rope_parameters
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    width = int(head * rope.get("partial_rotary_factor", 1.0))
+    base, kind, factor = rope["rope_theta"], rope["rope_type"], rope.get("factor")
+    i = torch.arange(0, width, 2, dtype=torch.float64)
+    if kind == "dynamic":
+        room = config.max_position_embeddings
+        base = base * (factor * max(length, room) / room - (factor - 1)) ** (width / (width - 2))
+    plain = base ** (-i / width)
+    if kind in ("default", "dynamic"):
+        return plain, 1.0
+    if kind == "linear":
+        return plain / factor, 1.0
+    trained = rope["original_max_position_embeddings"]
+    if kind == "llama3":
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        wave = 2 * math.pi / plain
+        smooth = ((trained / wave - low) / (high - low)).clamp(0, 1)
+        return (1 - smooth) * plain / factor + smooth * plain, 1.0
+    ends = [width * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32, 1)]
+    start, end = max(math.floor(ends[0]), 0), min(math.ceil(ends[1]), width - 1)
+    ramp = ((torch.arange(width // 2, dtype=torch.float64) - start) / (end - start)).clamp(0, 1)
+    return plain / factor * ramp + plain * (1 - ramp), 0.1 * math.log(factor) + 1
 
 
 def eager_attention(
-    module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float | None = None, **rest: Any
+    module: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **rest: Any,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(scaling·QKᵀ + mask) V, keys and values repeated for their group of heads."""
+    """softmax(scaling·QKᵀ + mask) V, keys and values repeated for their group of heads; scores bent by ``softcap``."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scaling is None else scaling)
+    scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
     weights = (scores if mask is None else scores + mask).softmax(-1)
     return (weights @ v).transpose(1, 2).contiguous(), weights
 
 
+def scaled_words(self: Any, ids: Tensor) -> Tensor:
+    """√d · E(token)."""
+    found = nn.functional.embedding(ids, self.weight, self.padding_idx)
+    return found * self.scalar_embed_scale
+
+
+def decoder(family: str, name: str, norm: Callable[..., Any] | None = rms_norm) -> tuple[Island, ...]:
+    """The islands that decoders with rotary positions share."""
+    module = f"{family}.modeling_{family}"
+    norms = () if norm is None else (Island(module, f"{name}RMSNorm.forward", "the whole norm", norm),)
+    return (
+        *norms,
+        Island(module, f"{name}RotaryEmbedding.forward", "frequencies and angles", rotary_tables),
+        Island(module, "eager_attention_forward", "the softmax", eager_attention),
+    )
+
+
 ISLANDS = (
     Island("t5.modeling_t5", "T5LayerNorm.forward", "the mean square", rms_norm),
-    Island("llama.modeling_llama", "LlamaRMSNorm.forward", "the whole norm", rms_norm),
-    Island("llama.modeling_llama", "LlamaRotaryEmbedding.forward", "frequencies and angles", rotary_tables),
-    Island("llama.modeling_llama", "eager_attention_forward", "the softmax", eager_attention),
+    *decoder("llama", "Llama"),
     Island("vit.modeling_vit", "eager_attention_forward", "the softmax", eager_attention),
+    *decoder("mistral", "Mistral"),
+    *decoder("qwen2", "Qwen2"),
+    *decoder("qwen3", "Qwen3"),
+    *decoder("gpt_neox", "GPTNeoX", norm=None),
+    *decoder("gemma2", "Gemma2", rms_norm_around_one),
+    Island("gemma2.modeling_gemma2", "Gemma2TextScaledWordEmbedding.forward", "the root of d", scaled_words),
+    Island("opt.modeling_opt", "eager_attention_forward", "the softmax", eager_attention),
 )
 
 

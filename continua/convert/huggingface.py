@@ -15,10 +15,15 @@ from continua.convert.albert import ALBERT
 from continua.convert.architecture import Architecture, Settings
 from continua.convert.bert import BERT
 from continua.convert.distilbert import DISTILBERT
+from continua.convert.gemma2 import GEMMA2
 from continua.convert.gpt2 import GPT2
+from continua.convert.gpt_neox import GPT_NEOX
 from continua.convert.llama import LLAMA
+from continua.convert.mistral import MISTRAL
 from continua.convert.names import NameMap, widest
+from continua.convert.opt import OPT
 from continua.convert.padding import padded
+from continua.convert.qwen import QWEN2, QWEN3
 from continua.convert.roberta import ROBERTA, XLM_ROBERTA
 from continua.convert.t5 import T5
 from continua.convert.tokenizer import write_tokeniser
@@ -31,7 +36,7 @@ from continua.models.store import CONFIG, WEIGHTS, read_json, read_tensors, refu
 ARCHITECTURES: dict[str, Architecture] = {
     each.kind: each
     for each in (
-        *(GPT2, LLAMA),
+        *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GPT_NEOX, OPT, GEMMA2),
         *(BERT, ALBERT, ROBERTA, XLM_ROBERTA, DISTILBERT),
         *(T5,),
         *(VIT,),

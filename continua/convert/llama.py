@@ -1,16 +1,18 @@
 """Llama and its kin (SmolLM2) in Hugging Face's files."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from continua.convert.architecture import Architecture, Settings, expect
 from continua.convert.names import Entry, Layout, NameMap, scale
-from continua.errors import CheckpointError
+from continua.convert.rotations import rotations, rotations_described
 from continua.models import Transformer, zoo
-from continua.settings import Positive
+from continua.operators import Attention, ByDepth, Causal, Mask
+from continua.settings import Count
 
 A, F = "block.parts.0", "block.parts.1"
 HEAD = "lm_head.weight"
+FULL = "full_attention"
+SLIDING = "sliding_attention"
 
 
 def names(model: Transformer) -> NameMap:
@@ -18,7 +20,10 @@ def names(model: Transformer) -> NameMap:
     layer, own = "layers.{z}", f"{A}.inner"
     attention: Any = model.block.parts[0].inner
     heads = [Entry(f"{own}.{k}.coefficients", f"{layer}.self_attn.{k}_proj.weight", Layout(2)) for k in "qkv"]
-    biases = [Entry(f"{own}.b{k}.coefficients", f"{layer}.self_attn.{k}_proj.bias", flat=True) for k in "qkvo"]
+    given = [k for k in "qkvo" if getattr(attention, f"b{k}") is not None]
+    biases = [Entry(f"{own}.b{k}.coefficients", f"{layer}.self_attn.{k}_proj.bias", flat=True) for k in given]
+    normed = "qk" if attention.norm is not None else ""
+    norms = [Entry(f"{own}.norm.{k}.coefficients", f"{layer}.self_attn.{k}_norm.weight", flat=True) for k in normed]
     readout: Any = model.readout
     return NameMap(
         prefix="model.",
@@ -29,7 +34,8 @@ def names(model: Transformer) -> NameMap:
             scale(f"{A}.norm", f"{layer}.input_layernorm"),
             *heads,
             Entry(f"{own}.o.coefficients", f"{layer}.self_attn.o_proj.weight"),
-            *(biases if attention.bq is not None else ()),
+            *biases,
+            *norms,
             scale(f"{F}.norm", f"{layer}.post_attention_layernorm"),
             Entry(f"{F}.inner.w1.coefficients", f"{layer}.mlp.gate_proj.weight"),
             Entry(f"{F}.inner.gate.coefficients", f"{layer}.mlp.up_proj.weight"),
@@ -42,14 +48,26 @@ def names(model: Transformer) -> NameMap:
 
 def build(config: Settings, stored: set[str]) -> Transformer:
     """The zoo's Llama with the sizes of ``config.json``; a head in the file is used, otherwise it must be tied."""
+    return built(config, style_of(config, stored, bias=config.take("attention_bias", bool, False)))
+
+
+def style_of(config: Settings, stored: set[str], **own: Any) -> zoo.LlamaStyle:
+    """What models built like Llama say in the same words, and what is ``own`` to one of them."""
     expect(config, hidden_act="silu", mlp_bias=False)
-    style = zoo.LlamaStyle(
-        base=_base(config),
+    turned = rotations(config)
+    return zoo.LlamaStyle(
+        base=turned.base,
+        stretch=turned.stretch,
+        share=turned.share,
         eps=config["rms_norm_eps"],
-        tied=config.take("tie_word_embeddings", bool, False) and HEAD not in stored,
-        bias=config.take("attention_bias", bool, False),
+        tied=config.take("tie_word_embeddings", bool, True) and HEAD not in stored,
         pad=config.get("pad_token_id"),
+        **own,
     )
+
+
+def built(config: Settings, style: zoo.LlamaStyle) -> Transformer:
+    """The model with the sizes of ``config.json``."""
     return zoo.llama(
         vocab=config["vocab_size"],
         d=config["hidden_size"],
@@ -62,26 +80,36 @@ def build(config: Settings, stored: set[str]) -> Transformer:
     )
 
 
-def _base(config: Settings) -> float:
-    """The base of the rotations, from new files (``rope_parameters``) and old ones (``rope_theta``)."""
-    table = Mapping[str, Any]
-    rope = Settings(config.take("rope_parameters", table, {}) or config.take("rope_scaling", table, {}))
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default" or config.take("rope_interleaved", bool, False):
-        got = "interleaved pairs" if kind == "default" else repr(kind)
-        remedy = "Stretched or interleaved rotations are not in the zoo yet."
-        raise CheckpointError("Llama is read with plain rotary positions", got=got, remedy=remedy)
-    return float(rope.take("rope_theta", Positive, config.take("rope_theta", Positive, 10000.0)))
+def sliding_layers(config: Settings, first: int) -> tuple[bool, ...]:
+    """Which layers have a window: as ``layer_types`` says, or all from the ``first`` on."""
+    kinds = config.take("layer_types", tuple[str, ...], None)
+    if kinds is None:
+        depth = config.take("num_hidden_layers", Count)
+        return tuple(layer >= first for layer in range(depth))
+    for kind in kinds:
+        expect({"layer_types": kind}, layer_types=SLIDING if kind == SLIDING else FULL)
+    return tuple(kind == SLIDING for kind in kinds)
 
 
-def describe(model: Transformer) -> dict[str, Any]:
-    """The sizes of a Llama as ``config.json`` spells them, for new and old readers."""
+def windows_described(mask: Mask | None, depth: int) -> dict[str, Any]:
+    """``sliding_window`` and ``layer_types`` of a mask that ``zoo.windowed`` made."""
+    masks: tuple[Any, ...] = mask.masks if isinstance(mask, ByDepth) else (mask,) * depth
+    near = next((one for one in masks if not isinstance(one, Causal)), None)
+    return {
+        "sliding_window": None if near is None else round(near.second.radius) + 1,
+        "layer_types": [FULL if isinstance(one, Causal) else SLIDING for one in masks],
+    }
+
+
+def described(model: Transformer, name: str) -> dict[str, Any]:
+    """The sizes as ``config.json`` spells them for all models built like Llama."""
     embed: Any = model.embed
     readout: Any = model.readout
     first: Any = model.block.parts[0]
-    attention, heads = first.inner, model.axes.h.n  # type: ignore[union-attr]
+    attention: Attention = first.inner
+    heads = model.axes.h.n  # type: ignore[union-attr]
     return {
-        "architectures": ["LlamaForCausalLM"],
+        "architectures": [name],
         "hidden_act": "silu",
         "vocab_size": embed.vocab,
         "hidden_size": model.axes.d.n,  # type: ignore[union-attr]
@@ -91,12 +119,16 @@ def describe(model: Transformer) -> dict[str, Any]:
         "num_hidden_layers": model.native.z.steps,
         "intermediate_size": model.axes.m.n,  # type: ignore[union-attr]
         "rms_norm_eps": first.norm.eps,
-        "rope_theta": attention.position.base,
-        "rope_parameters": {"rope_type": "default", "rope_theta": attention.position.base},
+        **rotations_described(attention.position),  # type: ignore[arg-type]
         "tie_word_embeddings": readout.tied,
-        "attention_bias": attention.bq is not None,
         "pad_token_id": embed.pad,
     }
+
+
+def describe(model: Transformer) -> dict[str, Any]:
+    """The sizes of a Llama as ``config.json`` spells them, for new and old readers."""
+    attention: Any = model.block.parts[0].inner
+    return {**described(model, "LlamaForCausalLM"), "attention_bias": attention.bq is not None}
 
 
 LLAMA = Architecture("llama", build, names, describe)

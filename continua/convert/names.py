@@ -21,7 +21,8 @@ class Layout:
 
     The first ``rows`` dimensions of ours are merged into the rows of a matrix, the others into its columns; a
     one-dimensional tensor in the file merges all. ``transpose`` stores that matrix as [in, out]. ``part=(i, n)`` means
-    that it is the i-th of n equal pieces along the output side. ``shape`` is what the file gives it where that is
+    that it is the i-th of n equal pieces along the output side; with ``heads`` it is the i-th piece of each of so many
+    blocks of rows. ``shape`` is what the file gives it where that is
     neither a matrix nor a vector (a convolution, a leading one).
     """
 
@@ -29,11 +30,14 @@ class Layout:
     transpose: bool = False
     part: tuple[int, int] = (0, 1)
     shape: tuple[int, ...] = ()
+    heads: int = 1
 
     def take(self, stored: Tensor, shape: torch.Size) -> Tensor:
         """File → ours."""
         index, count = self.part
         stored = stored.flatten(1) if self.shape and self.transpose else stored
+        if self.heads > 1:
+            stored = stored.unflatten(0, (self.heads, count, -1)).transpose(0, 1).flatten(0, 2)
         piece = stored.chunk(count, -1 if self.transpose else 0)[index]
         return (piece.mT if self.transpose and piece.dim() == 2 else piece).reshape(shape)
 
@@ -53,6 +57,8 @@ class Layout:
 
     def join(self, pieces: list[Tensor]) -> Tensor:
         """Put the pieces of one tensor of the file together."""
+        if self.heads > 1:
+            return torch.stack([piece.unflatten(0, (self.heads, -1)) for piece in pieces], 1).flatten(0, 2)
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1 if self.transpose else 0)
 
 

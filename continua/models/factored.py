@@ -12,8 +12,9 @@ from continua.config import register
 from continua.fields import Field, Parametrisation, Role, kernel_std
 from continua.fields.role import HEAD, LIFT, SHIFT
 from continua.models.batch import Batch
-from continua.models.embed import Embedding
+from continua.models.embed import Embedding, added
 from continua.models.readout import Readout, measured
+from continua.operators import Encoding
 from continua.settings import Size
 from continua.typing import Tensor
 
@@ -28,24 +29,34 @@ class WidenedTables(NamedTuple):
 
     inner: Any
     map: Tensor
-    bias: Tensor
+    bias: Tensor | None
+    position: Any = None
 
 
 @register
 class Widened(Embedding):
     """X(0, t, d) = Σ_n y(t, n) M(n, d) + b(d), where ``embed`` makes y on a counted axis of ``size`` points.
 
+    ``bias=False`` leaves b out; ``position`` adds p(t, d) behind the map.
     Discrete case: an embedding of that width and ``nn.Linear(size, d)``.
     """
 
-    def __init__(self, weights: Parametrisation, embed: Embedding, size: Size) -> None:
+    def __init__(
+        self,
+        weights: Parametrisation,
+        embed: Embedding,
+        size: Size,
+        bias: bool = True,
+        position: Encoding | None = None,
+    ) -> None:
         super().__init__()
         self.embed = embed
         self.size = size
         self.vocab = embed.vocab
-        self.room = embed.room
+        self.position = position
+        self.room = embed.room if position is None else position.room
         self.map = weights.table(size, "d", std=size**-0.5, role=LIFT)
-        self.bias = weights.table(1, "d", std=0.02, role=SHIFT)
+        self.bias = weights.table(1, "d", std=0.02, role=SHIFT) if bias else None
 
     @property
     def tied_table(self) -> Field | None:
@@ -59,32 +70,34 @@ class Widened(Embedding):
     def read(self, grids: Grids) -> WidenedTables:
         """The tables of both."""
         inner = self.embed.read(_narrow(grids, self.size))
-        return WidenedTables(inner, self.map.on(d=grids.d), self.bias.on(d=grids.d))
+        bias = None if self.bias is None else self.bias.on(d=grids.d)[0]
+        position = None if self.position is None else self.position.read(grids.d)
+        return WidenedTables(inner, self.map.on(d=grids.d), bias, position)
 
     def forward(self, batch: Batch, grids: Grids, read: WidenedTables | None = None) -> Tensor:
         """Embed on the narrow axis, then lift to the d grid."""
         tables = self.read(grids) if read is None else read
         y = self.embed(batch, _narrow(grids, self.size), tables.inner)
-        return linear(y, tables.map.mT, tables.bias[0])
+        return added(self.position, linear(y, tables.map.mT, tables.bias), grids, tables.position)
 
 
 @register
 class Narrowed(nn.Module):
     """y(t, n) = ∫ M(n, d) X(t, d) dμ(d) + b(n) on a counted axis of ``size`` points, then ``readout`` from there.
 
-    Discrete case: ``nn.Linear(d, size)`` before the head.
+    ``bias=False`` leaves b out. Discrete case: ``nn.Linear(d, size)`` before the head.
     """
 
-    def __init__(self, weights: Parametrisation, readout: Readout, size: Size) -> None:
+    def __init__(self, weights: Parametrisation, readout: Readout, size: Size, bias: bool = True) -> None:
         super().__init__()
         self.readout = readout
         self.size = size
         self.map = weights.table(size, "d", kernel_std(weights, "d"), role=HEAD)
-        self.bias = nn.Parameter(torch.zeros(size))
+        self.bias = nn.Parameter(torch.zeros(size)) if bias else None
 
     def parameter_roles(self) -> dict[str, Role | None]:
         """The bias is a plain parameter."""
-        return {"bias": SHIFT}
+        return {} if self.bias is None else {"bias": SHIFT}
 
     @property
     def out(self) -> int | None:
@@ -96,12 +109,12 @@ class Narrowed(nn.Module):
         """Whether every token has an answer of its own."""
         return self.readout.answers_each_token
 
-    def read(self, grids: Grids, table: Field | None) -> tuple[Tensor, Tensor, Any]:
+    def read(self, grids: Grids, table: Field | None) -> tuple[Tensor, Tensor | None, Any]:
         """The map from d, with the measure of d in it, its bias, and what the inner readout reads."""
         return measured(self.map, grids.d), self.bias, self.readout.read(_narrow(grids, self.size), table)
 
     def forward(
-        self, x: Tensor, grids: Grids, table: Field | None, read: tuple[Tensor, Tensor, Any] | None = None
+        self, x: Tensor, grids: Grids, table: Field | None, read: tuple[Tensor, Tensor | None, Any] | None = None
     ) -> Tensor:
         """Integrate over d, then answer."""
         kernel, bias, inner = self.read(grids, table) if read is None else read

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import nn, tanh
 from torch.nn.functional import linear
 
 from continua.axes import Grid, Grids
@@ -12,7 +12,7 @@ from continua.fields import Field, Parametrisation, Role, kernel_std
 from continua.fields.role import HEAD, SHIFT
 from continua.models.embed import apply_once, observed_only
 from continua.operators import Operator
-from continua.settings import Size
+from continua.settings import Positive, Size
 from continua.typing import Tensor
 
 
@@ -44,7 +44,7 @@ class Readout(nn.Module):
 
     ``out=None`` returns the field itself; ``tied`` takes R from the token table; ``scale`` is s; ``pool`` averages
     over the tokens with their measure first: y(v) = ∫ … dμ(t) / mass(t); ``first`` answers at the first observed token
-    alone. ``labels`` name the answers.
+    alone. ``labels`` name the answers; ``cap`` = c bends them to c·tanh(y/c) (Gemma 2).
     Discrete case: ``ln_f`` and ``lm_head``.
     """
 
@@ -60,6 +60,7 @@ class Readout(nn.Module):
         first: bool = False,
         *,
         labels: tuple[str, ...] = (),
+        cap: Positive | None = None,
     ) -> None:
         super().__init__()
         if labels and len(labels) != out:
@@ -72,6 +73,7 @@ class Readout(nn.Module):
         self.scale = scale
         self.first = first
         self.labels = labels
+        self.cap = cap
         self.before = nn.ModuleList(before)
         self.head = weights.table(out, "d", kernel_std(weights, "d"), HEAD) if out is not None and not tied else None
         self.bias = nn.Parameter(_zeros(out)) if bias and out is not None else None
@@ -101,6 +103,7 @@ class Readout(nn.Module):
         x = x if self.scale == 1.0 else x * self.scale
         if weights.kernel is not None:
             x = linear(x, weights.kernel, weights.bias)  # [b, t, v]
+        x = x if self.cap is None else self.cap * tanh(x / self.cap)
         return x if self.pool or self.first else observed_only(x, t)
 
     @property

@@ -5,19 +5,20 @@ from typing import Any
 
 from continua.axes import Grids as _Grids
 from continua.operators.activation import ELU, GELU, Activation, Identity, ReLU, SiLU, Tanh
+from continua.operators.attention.head_norm import HeadNorm
 from continua.operators.attention.operator import Attention
 from continua.operators.cache import Cache
 from continua.operators.convolution import Convolution
 from continua.operators.correction import Correction
 from continua.operators.dropout import Drop
 from continua.operators.kernels.features import PositiveFeatures
-from continua.operators.kernels.kernel import Additive, Kernel, Softmax, Subquadratic, Uniform
+from continua.operators.kernels.kernel import Additive, Capped, Kernel, Softmax, Subquadratic, Uniform
 from continua.operators.kernels.local import Comb, Local
 from continua.operators.kernels.nystrom import Nystrom
 from continua.operators.kernels.sampled import FewSources, redraw
 from continua.operators.kernels.sampling_error import Spread, spread
 from continua.operators.kernels.stationary import Gaussian, Stationary
-from continua.operators.mask import Both, Causal, Mask, Neighbours, Strided, Window
+from continua.operators.mask import Both, ByDepth, Causal, Mask, Neighbours, Strided, Window
 from continua.operators.norm import Constraint, LayerNorm, Project, RMSNorm, SphereProjection
 from continua.operators.operator import Chain, Context, InputsSeen, Operator, Parts, PreNorm, Recorded, Skip
 from continua.operators.pointwise import Apply, Integral, Pointwise
@@ -33,6 +34,7 @@ from continua.operators.position import (
 )
 from continua.operators.refit import Refit
 from continua.operators.spectral import SpectralConvolution
+from continua.operators.stretch import DynamicStretch, LinearStretch, Llama3Stretch, Stretch, YarnStretch
 from continua.operators.waves import Waves
 
 __all__ = [
@@ -47,24 +49,30 @@ __all__ = [
     "Apply",
     "Attention",
     "Both",
+    "ByDepth",
     "Cache",
+    "Capped",
     "Causal",
     "Comb",
     "Constraint",
     "Context",
     "Convolution",
     "Drop",
+    "DynamicStretch",
     "ELU",
     "Encoding",
     "Uniform",
     "GELU",
     "Gaussian",
+    "HeadNorm",
     "Identity",
     "InputsSeen",
     "Integral",
     "Kernel",
     "LayerNorm",
     "Learned",
+    "LinearStretch",
+    "Llama3Stretch",
     "Local",
     "Mask",
     "Neighbours",
@@ -91,9 +99,11 @@ __all__ = [
     "SphereProjection",
     "Stationary",
     "Spread",
+    "Stretch",
     "Strided",
     "Tanh",
     "Window",
+    "YarnStretch",
     "redraw",
     "spread",
 ]

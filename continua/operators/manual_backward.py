@@ -5,7 +5,7 @@ Fused attention keeps its own graph (queries, keys, values, its answer and the l
 device goes through the same kernels as the plain path.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from continua.flow.vectorfield import Bound, Gradients, HandWritten
 from continua.operators.activation import Activation, Identity, pulled
 from continua.operators.attention.fused import attend_back, attend_keeping, can_keep
 from continua.operators.attention.heads import AttentionOperands, Heads, merged
-from continua.operators.attention.operator import Attending
+from continua.operators.attention.operator import Attending, AttendingByDepth, layer_at
 from continua.operators.dropout import Dropped, Mask
 from continua.operators.linear import linear
 from continua.operators.norm import FusedLayerNorm, NormOperands
@@ -144,6 +144,34 @@ class LeanAttention:
                 turned = position.turn(start, where)
             g = torch.autograd.grad(turned, start, g)[0]
         return _flat(merged(g))
+
+
+@dataclass(frozen=True)
+class LeanByDepth:
+    """Attention whose mask changes with depth: each depth by the hand of its own."""
+
+    each: tuple[HandWritten, ...]
+    order: tuple[int, ...]
+    uses_x = False
+
+    def _at(self, z: float, args: AttentionOperands) -> tuple[HandWritten, AttentionOperands]:
+        kind = layer_at(self.order, z)
+        return self.each[kind], replace(args, scores=args.layers[kind])
+
+    def prepare(self, z: float, x: Tensor, args: AttentionOperands) -> Any:
+        """As the depth's own does."""
+        own, args = self._at(z, args)
+        return own.prepare(z, x, args)
+
+    def finish(self, z: float, x: Tensor, kept: Any, args: AttentionOperands) -> Tensor:
+        """As the depth's own does."""
+        own, args = self._at(z, args)
+        return own.finish(z, x, kept, args)
+
+    def pull(self, z: float, x: Tensor, kept: Any, args: AttentionOperands, g: Tensor) -> tuple[Tensor, Gradients]:
+        """As the depth's own does."""
+        own, args = self._at(z, args)
+        return own.pull(z, x, kept, args, g)
 
 
 @dataclass(frozen=True)
@@ -279,7 +307,12 @@ def by_hand(bound: Bound, args: Args) -> HandWritten | None:
         return None if inner is None else LeanDrop(inner, f.mask, inner.uses_x)
     if isinstance(f, FeedForward) and isinstance(f.phi2, Identity):
         return LeanPointwise(f.phi1, f.gated)
-    if isinstance(f, Attending):
+    if isinstance(f, Attending) and f.heads.norm is None:
         learned = tensors([args.scores.queries, args.scores.keys])  # stamps that are learned turn with a gradient
         return None if any(t.requires_grad for t in learned) else LeanAttention(f.heads)
+    if isinstance(f, AttendingByDepth):
+        pairs = zip(f.each, args.layers, strict=True)
+        each = [by_hand(Bound(own), replace(args, scores=scores)) for own, scores in pairs]
+        found = tuple(own for own in each if own is not None)
+        return LeanByDepth(found, f.order) if len(found) == len(each) else None
     return None

@@ -229,3 +229,47 @@ class Both(Mask):
     def allowed(self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"]) -> Bool[Tensor, "*b t s"]:
         """Allowed by both."""
         return self.first.allowed(t, s) & self.second.allowed(t, s)
+
+
+@register
+@dataclass(frozen=True)
+class ByDepth(Mask):
+    """A mask of its own for each unit of depth: ``masks[i]`` for z in [i, i + 1), the last one beyond.
+
+    Discrete case: layers that differ in what they see, such as windows in turn with the whole past.
+    """
+
+    masks: tuple[Mask, ...]
+
+    def __post_init__(self) -> None:
+        if not self.masks or any(isinstance(mask, ByDepth) for mask in self.masks):
+            got = "none" if not self.masks else "masks by depth inside"
+            raise MaskError("every depth has one mask", got=got, remedy="Give a mask for each layer.")
+
+    @property
+    def kinds(self) -> tuple[Mask, ...]:
+        """The masks that differ, in order of appearance."""
+        return tuple(dict.fromkeys(self.masks))
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """For each unit of depth, which of ``kinds`` serves it."""
+        kinds = self.kinds
+        return tuple(kinds.index(mask) for mask in self.masks)
+
+    @property
+    def is_causal(self) -> bool:
+        """If all are."""
+        return all(mask.is_causal for mask in self.masks)
+
+    @property
+    def sees_itself(self) -> bool:
+        """If all do."""
+        return all(mask.sees_itself for mask in self.masks)
+
+    def allowed(self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"]) -> Bool[Tensor, "*b t s"]:
+        """Allowed in some depth."""
+        found = self.masks[0].allowed(t, s)
+        for mask in self.kinds[1:]:
+            found = found | mask.allowed(t, s)
+        return found

@@ -67,10 +67,11 @@ class Noted:
 class Affine(Operator):
     """Scale γ(z,d), shift β(z,d) and the share of each node in the mean over d."""
 
-    def __init__(self, weights: Parametrisation, eps: float, scale: bool, shift: bool) -> None:
+    def __init__(self, weights: Parametrisation, eps: float, scale: bool, shift: bool, mean: float = 1.0) -> None:
         super().__init__()
         self.eps = eps
-        self.scale = weights.field("zd", mean=1.0, role=GAIN) if scale else None
+        self.stored_mean = mean  # of the scale in the file: what is missing to one is added when it is read
+        self.scale = weights.field("zd", mean=mean, role=GAIN) if scale else None
         self.shift = weights.field("zd", role=SHIFT) if shift else None
         targets = {"scale": Target(GAIN, "d", integral="d")} if scale else {}
         if shift:
@@ -90,6 +91,8 @@ class Affine(Operator):
         }
 
         def finish(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
+            if self.stored_mean != 1 and "scale" in values:
+                values = {**values, "scale": values["scale"] + (1 - self.stored_mean)}
             values = corrected(self.correction, values, grids)
             return self.finish(folded(self.calibration, values, grids, depths))
 
@@ -170,10 +173,15 @@ class LayerNorm(Affine):
 
 @register
 class RMSNorm(Affine):
-    """N(x) = γ(z,d) x / √(⟨x²⟩ + eps). Discrete case: ``nn.RMSNorm``."""
+    """N(x) = γ(z,d) x / √(⟨x²⟩ + eps). Discrete case: ``nn.RMSNorm``.
 
-    def __init__(self, weights: Parametrisation, eps: float = 1e-6, affine: bool = True) -> None:
-        super().__init__(weights, eps, scale=affine, shift=False)
+    ``around_one`` stores γ − 1 (Gemma), so that weights of zero are the plain norm.
+    """
+
+    def __init__(
+        self, weights: Parametrisation, eps: float = 1e-6, affine: bool = True, around_one: bool = False
+    ) -> None:
+        super().__init__(weights, eps, scale=affine, shift=False, mean=0.0 if around_one else 1.0)
 
     def function(self, d: Grid) -> VectorFunction:
         """The fused kernel where weights are equal, the weighted form elsewhere."""

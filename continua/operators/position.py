@@ -13,8 +13,9 @@ from continua.config import register
 from continua.errors import ConfigError, GridError, ShapeError
 from continua.fields import Parametrisation
 from continua.fields.basis import unit_coordinate
+from continua.operators.stretch import DynamicStretch, Stretch, plain_frequencies
 from continua.operators.waves import Waves
-from continua.settings import Size, Spread, Whole
+from continua.settings import Positive, Share, Size, Spread, Whole
 from continua.typing import Float, Tensor
 
 
@@ -67,33 +68,54 @@ class Position(nn.Module):
 class Rotary(Position):
     """Rotate the pair (e, e + E/2) by the angle t·base^(−2i/E): scores then depend on t − s (Su et al. 2021).
 
-    In real time; at another inner width the frequencies are read at the same relative coordinates.
+    In real time; at another inner width the frequencies are read at the same relative coordinates. ``stretch`` changes
+    the frequencies for longer texts; ``share`` < 1 turns that part of the inner coordinates, the first ones.
     """
 
-    def __init__(self, base: float = 10000.0) -> None:
+    def __init__(self, base: Positive = 10000.0, stretch: Stretch | None = None, share: Share = 1.0) -> None:
         super().__init__()
         self.base = base
+        self.stretch = stretch
+        self.share = share
 
     def bind(self, h: Grid, e: Grid) -> Any:
         """Return the frequencies of the pairs."""
-        if len(e) % 2:
+        width = len(e) if self.share == 1 else 2 * max(int(len(e) * self.share / 2 + 1e-9), 1)
+        if width % 2 or not width:
             raise ShapeError("rotary positions turn pairs", got=f"{len(e)} inner nodes", remedy="Use an even at(e=…).")
-        frequencies = tuple(self.base ** (-2 * i / len(e)) for i in range(len(e) // 2))
-        return constants.numbers(frequencies, e.nodes.device, e.nodes.dtype)
+        plain = plain_frequencies if self.stretch is None else self.stretch.frequencies
+        return constants.numbers(plain(self.base, width), e.nodes.device, e.nodes.dtype)
 
     def where(self, nodes: Float[Tensor, "*b n k"], args: Any) -> Any:
         """Cosine and sine of each angle, twice: for both halves of the pairs."""
-        angle = nodes.to(constants.at_least_single(nodes.dtype)) * args.to(nodes)
+        nodes = nodes.to(constants.at_least_single(nodes.dtype))
+        frequencies = args.to(nodes)
+        if isinstance(self.stretch, DynamicStretch):
+            exponents = self.stretch.exponents(2 * len(args))
+            length = nodes.detach().amax(-2, keepdim=True) + 1
+            grown = (self.stretch.factor * (length / self.stretch.length - 1) + 1).clamp_min(1)
+            frequencies = frequencies * grown ** constants.numbers(exponents, nodes.device, nodes.dtype)
+        angle = nodes * frequencies
         angle = torch.cat([angle, angle], -1)
         if angle.dim() == 3:
             angle = angle[:, None]
-        return angle.cos().to(args), angle.sin().to(args)
+        cos, sin = angle.cos(), angle.sin()
+        if self.stretch is not None and self.stretch.gain != 1:
+            cos, sin = cos * self.stretch.gain, sin * self.stretch.gain
+        return cos.to(args), sin.to(args)
 
     def turn(self, x: Float[Tensor, "b h n e"], where: Any) -> Float[Tensor, "b h n e"]:
-        """x cos + (−x₂, x₁) sin."""
-        first, second = x.chunk(2, -1)
+        """x cos + (−x₂, x₁) sin, in the coordinates that are turned."""
         cos, sin = where
-        return x * cos.to(x.dtype) + torch.cat([-second, first], -1) * sin.to(x.dtype)
+        if self.share == 1:
+            return _turned(x, cos, sin)
+        width = cos.shape[-1]
+        return torch.cat([_turned(x[..., :width], cos, sin), x[..., width:]], -1)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return x * cos.to(x.dtype) + torch.cat([-second, first], -1) * sin.to(x.dtype)
 
 
 @register

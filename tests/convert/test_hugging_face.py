@@ -6,6 +6,7 @@ compute their norms and softmax in the dtype of the model.
 """
 
 import os
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,16 @@ def of_ours(names: NameMap, stored: dict[str, Tensor]) -> dict[str, Tensor]:
     return {n: t for n, t in stored.items() if not any(fnmatch(plain[n], pattern) for pattern in names.ignored)}
 
 
-def agree(theirs: Any, folder: Path, wanted: Tensor, rows: Tensor, batch: ct.Batch, bound: float | None = None) -> None:
-    """The observed rows of the output, and the gradients of a loss over them."""
+def agree(
+    theirs: Any,
+    folder: Path,
+    wanted: Tensor,
+    rows: Tensor,
+    batch: ct.Batch,
+    bound: float | None = None,
+    renamed: Mapping[str, str] | None = None,
+) -> None:
+    """The observed rows of the output, and the gradients of a loss over them; some are ``renamed`` in the file."""
     folder, stored, names = on_disk(theirs, folder)
     model = ct.from_hf(folder)
     exact = EXACT[wanted.dtype] if bound is None else bound
@@ -83,7 +92,8 @@ def agree(theirs: Any, folder: Path, wanted: Tensor, rows: Tensor, batch: ct.Bat
     towards = numbers(*wanted.shape, dtype=wanted.dtype, seed=9)[rows]
     got = gradients((ours[rows] * towards).sum(), dict(model.named_parameters()))
     prefixed = any(name.startswith(names.prefix) for name in stored)
-    expected = gradients((wanted[rows] * towards).sum(), dict(theirs.named_parameters()))
+    leaves = {(renamed or {}).get(name, name): leaf for name, leaf in theirs.named_parameters()}
+    expected = gradients((wanted[rows] * towards).sum(), leaves)
     assert worst(names.store(got, prefixed), of_ours(names, expected)) <= exact
 
 

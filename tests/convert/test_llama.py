@@ -193,8 +193,10 @@ def test_an_old_folder_reads_the_same(tmp_path: Path) -> None:
 
 
 CHANGES: list[tuple[dict[str, Any], str, str]] = [
-    ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "rope_theta": 1e4}}, "'llama3'", "not in the zoo yet"),
-    ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear'", "not in the zoo yet"),
+    ({"rope_parameters": {"rope_type": "longrope", "factor": 8.0}}, "'longrope'", "default, linear, dynamic, llama3"),
+    ({"rope_parameters": None, "rope_scaling": {"type": "su", "factor": 2.0}}, "'su'", "not in the zoo yet"),
+    ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "'low_freq_factor'", "save_pretrained"),
+    ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "'factor'", "save_pretrained"),
     ({"rope_interleaved": True}, "interleaved", "not in the zoo yet"),
     ({"mlp_bias": True}, "True", "not in the zoo yet"),
     ({"hidden_act": "gelu"}, "'gelu'", "not in the zoo yet"),

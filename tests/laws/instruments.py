@@ -62,6 +62,7 @@ REFUSALS = [
     Refusal("dynamics", ("graph attention", "additive scores"), "attention with Additive"),
     Refusal("dynamics", ("functions on a circle", "functions on a square"), "got Chain"),
     Refusal("dynamics", ("convolution in time",), "got Convolution"),
+    Refusal("dynamics", ("gemma2",), "got RMSNorm"),
     Refusal("dynamics", ("skip",), "got PreNorm"),
     Refusal("dynamics", ("parallel", "stepped by RK4", "stepped by Strang*"), "which are Lie–Trotter Euler steps"),
     Refusal("dynamics", ("stepped by LieTrotter(RK4)",), "which are Lie–Trotter Euler steps"),

@@ -58,7 +58,7 @@ def test_every_adjoint_and_control_is_in_a_list() -> None:
 def test_every_mask_position_and_norm_is_in_a_list() -> None:
     public = [one for name in operators.__all__ if inspect.isclass(one := getattr(operators, name))]
     masks = {one for one in public if issubclass(one, operators.Mask) and one is not operators.Mask}
-    assert masks == {type(one) for one in cases.MASKS}
+    assert masks == {type(one) for one in [*cases.MASKS, cases.BY_DEPTH]}
     w = fields.counted(cases_models.COUNTED[0], cases.STEPS)
     positions = {one for one in public if issubclass(one, operators.Position)}
     on_ring = cases.MODELS["functions on a circle"].build().block.parts[1].inner.axes

@@ -220,5 +220,7 @@ def _unused(path: str, t: Grid, turned: bool) -> bool:
 
     Frequencies are used up when angles are made of them.
     """
-    stamps = path.endswith((".scores.t", ".scores.s")) or (turned and path.endswith(".scores.position"))
+    plan, _, last = path.rpartition(".")
+    planned = plan.endswith(".scores") or ".layers." in path
+    stamps = planned and (last in ("t", "s") or (turned and last == "position"))
     return stamps or (path.endswith("log_weights") and t.is_counting)

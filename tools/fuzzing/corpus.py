@@ -10,6 +10,19 @@ FOLDERS = tuple(sorted(path.parent.name for path in KEPT.glob("*/answers.safeten
 RULE = {"kind": "GaussLegendre", "n": 4}
 ADAMW = {"kind": "AdamW", "lr": 0.01, "betas": [0.9, 0.95], "decay": 0.1, "eps": 1e-8}
 SIZE = {"kind": "Discretisation", "d": 8, "h": 2, "z": 2}
+HELD = {"kind": "Hold"}
+COUNTED = {
+    "kind": "ByBasis",
+    "axes": {
+        "kind": "Axes",
+        **{letter: {"kind": "Points", "n": 2} for letter in "tdhem"},
+        "z": {"kind": "Interval", "start": 0.0, "end": 2.0},
+    },
+    "bases": {
+        **{letter: {"kind": "Nodal", "rule": {"kind": "Counting", "n": 2}, "how": HELD} for letter in "dhem"},
+        "z": {"kind": "Nodal", "rule": {"kind": "LeftEnd", "n": 2}, "how": HELD},
+    },
+}
 LINES = {"t": {"kind": "Interval"}, "d": {"kind": "Circle"}}
 
 # kinds that no kept model holds
@@ -95,13 +108,19 @@ LATER: tuple[dict[str, Any], ...] = (
     {"kind": "AnswerImitation", "distil": 1.0},
     {"kind": "AsMade"},
     {"kind": "ByGap", "sizes": [SIZE], "draws": 1, "parts": 2, "start": 0.1, "power": 1.0, "memory": 0.8, "even": 0.25},
+    {"kind": "ByDepth", "masks": [{"kind": "Causal"}, {"kind": "Window", "radius": 1.5}]},
+    {"kind": "Capped", "cap": 50.0, "temperature": 0.0625},
     {"kind": "Copied", "letters": "dz", "noise": 0.3},
     {"kind": "Corrections", "rank": 2, "along": "hm"},
     {"kind": "Corrections", "rank": [2, 1], "along": "df", "beyond": 1.0},
     {"kind": "Diagonal", "shares": [0.25, 0.5], "draws": 1, "parts": 2, "start": 0.1},
+    {"kind": "DynamicStretch", "factor": 2.0, "length": 8.0},
     {"kind": "EmbeddingImitation"},
     {"kind": "StateImitation"},
     {"kind": "Growth", "stages": [{"kind": "Stage", "sizes": [SIZE], "until": 0.4}]},
+    {"kind": "HeadNorm", "weights": COUNTED, "eps": 1e-6},
+    {"kind": "LinearStretch", "factor": 2.0},
+    {"kind": "Llama3Stretch", "factor": 8.0, "low": 1.0, "high": 4.0, "length": 32.0},
     {"kind": "Modes", "d": 3, "h": None, "e": None, "m": 5, "z": 2},
     {"kind": "NestedSpline", "size": 6, "degree": 3},
     {"kind": "Profile", "n": 4, "sizes": [4, 2]},
@@ -109,6 +128,7 @@ LATER: tuple[dict[str, Any], ...] = (
     {"kind": "SmallerSizes", "d": [4, 8], "draws": 2, "parts": 2, "start": 0.4, "deep": 0.3, "joined": 0.2},
     {"kind": "Stage", "sizes": [SIZE], "until": 0.4, "rate": 0.5},
     {"kind": "Uniform"},
+    {"kind": "YarnStretch", "factor": 4.0, "length": 32.0, "fast": 32.0, "slow": 1.0, "whole": True, "gain": 1.1},
 )
 
 

@@ -124,6 +124,10 @@ def _unfit_ends(model: Any) -> str | None:
     readout = model.readout
     if not isinstance(embed, Tokens) or embed.types is not None or embed.norm is not None:
         return f"an embedding of the kind {type(embed).__name__}"
+    if embed.scale != 1 or getattr(readout, "cap", None) is not None:
+        return "embeddings that are scaled, or answers that are bent"
+    if isinstance(embed.position, Learned) and (embed.position.skip or embed.position.gapless):
+        return "positions with rows that are never read"
     if not (embed.position is None or type(embed.position) is Learned):
         return f"positions of the kind {type(embed.position).__name__}"
     if not isinstance(readout, Readout) or readout.out is None or not readout.answers_each_token:
@@ -145,6 +149,12 @@ def _unfit_block(parts: tuple[Any, ...]) -> str | None:
         return "attention that is not causal, or no softmax"
     if type(attention.position) not in (Position, Rotary) or attention.density is not None:
         return "attention with biases of pairs or a density of heads"
+    if attention.norm is not None:
+        return "attention that normalises queries and keys"
+    if any(part.norm.stored_mean != 1 for part in parts):
+        return "norms whose scales are stored around zero"
+    if isinstance(attention.position, Rotary) and (attention.position.stretch or attention.position.share != 1):
+        return "rotations that are stretched, or of a part of each head"
     if not isinstance(feed.phi1, GELU | ReLU | SiLU) or not isinstance(feed.phi2, Identity):
         return "other activations than GELU, ReLU and SiLU"
     return None

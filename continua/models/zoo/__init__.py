@@ -8,9 +8,15 @@ from continua.models.zoo.distilbert import distilbert
 from continua.models.zoo.forecaster import forecaster
 from continua.models.zoo.functions import function_map
 from continua.models.zoo.gat import gat
+from continua.models.zoo.gemma2 import Gemma2Style, gemma2
 from continua.models.zoo.gpt2 import gpt2
+from continua.models.zoo.gpt_neox import NeoXStyle, gpt_neox
 from continua.models.zoo.images import image_classifier
 from continua.models.zoo.llama import LlamaStyle, llama
+from continua.models.zoo.mistral import mistral
+from continua.models.zoo.opt import OPTStyle, opt
+from continua.models.zoo.qwen2 import qwen2
+from continua.models.zoo.qwen3 import qwen3
 from continua.models.zoo.roberta import roberta
 from continua.models.zoo.series import series_classifier, series_forecaster
 from continua.models.zoo.t5 import T5_10, T5_11, T5Style, t5
@@ -21,7 +27,10 @@ continuous = Transformer.continuous
 __all__ = [
     "T5_10",
     "T5_11",
+    "Gemma2Style",
     "LlamaStyle",
+    "NeoXStyle",
+    "OPTStyle",
     "T5Style",
     "albert",
     "bert",
@@ -31,9 +40,15 @@ __all__ = [
     "forecaster",
     "function_map",
     "gat",
+    "gemma2",
     "gpt2",
+    "gpt_neox",
     "image_classifier",
     "llama",
+    "mistral",
+    "opt",
+    "qwen2",
+    "qwen3",
     "roberta",
     "series_classifier",
     "series_forecaster",

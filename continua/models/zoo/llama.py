@@ -1,29 +1,72 @@
-"""Llama: a causal language model with rotary positions and gated feed-forward maps."""
+"""Llama and models built like it: causal, with rotary positions and gated feed-forward maps."""
 
 from dataclasses import dataclass
 
+from continua.errors import ConfigError
 from continua.fields import counted
 from continua.models.build import discrete_axes, pre_norm
 from continua.models.embed import Tokens
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
-from continua.operators import Attention, Causal, Pointwise, RMSNorm, Rotary, SiLU
-from continua.settings import NonNegative, Positive, Size, checked
+from continua.operators import (
+    Attention,
+    ByDepth,
+    Causal,
+    HeadNorm,
+    Mask,
+    Pointwise,
+    RMSNorm,
+    Rotary,
+    SiLU,
+    Stretch,
+    Window,
+)
+from continua.settings import NonNegative, Positive, Share, Size, checked
+
+ALL_BIASES = ("q", "k", "v", "o")
 
 
 @checked
 @dataclass(frozen=True)
 class LlamaStyle:
-    """What differs among models built like Llama: the base of the rotations, eps, head, biases, padding.
+    """What differs among models built like Llama: the base of the rotations, eps, head, biases, padding, windows.
 
-    ``bias`` gives attention its four biases; looking up the token ``pad`` sends no gradient to its row.
+    ``bias`` gives attention its four biases, or those of the maps that are named (Qwen2: q, k, v); looking up the token
+    ``pad`` sends no gradient to its row. ``window`` lets a token see so many tokens, its own included (Mistral), in all
+    layers or in those that are True in ``sliding``. ``head_norm`` normalises queries and keys in each head (Qwen3).
+    ``stretch`` is that of the rotations, ``share`` the part of the inner coordinates that they turn.
     """
 
     base: Positive = 10000.0
     eps: NonNegative = 1e-6
     tied: bool = False
-    bias: bool = False
+    bias: bool | tuple[str, ...] = False
     pad: int | None = None
+    window: Size | None = None
+    sliding: tuple[bool, ...] | None = None
+    head_norm: bool = False
+    stretch: Stretch | None = None
+    share: Share = 1.0
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        """The maps of attention that have one."""
+        if isinstance(self.bias, tuple):
+            return self.bias
+        return ALL_BIASES if self.bias else ()
+
+
+def windowed(window: int | None, sliding: tuple[bool, ...] | None, depth: int) -> Mask:
+    """The causal mask of all layers, with a window of so many tokens in all of them or in the ``sliding`` ones."""
+    if sliding is not None and len(sliding) != depth:
+        remedy = "Say of each layer whether it slides."
+        raise ConfigError(f"sliding needs {depth} entries", got=len(sliding), remedy=remedy)
+    if window is None or (sliding is not None and not any(sliding)):
+        return Causal()
+    near = Causal() & Window(float(window - 1))
+    if sliding is None or all(sliding):
+        return near
+    return ByDepth(tuple(near if slides else Causal() for slides in sliding))
 
 
 @checked
@@ -50,10 +93,11 @@ def llama(
     fixed = weights.autonomous()
     attention = Attention(
         weights,
-        mask=Causal(),
-        position=Rotary(style.base),
+        mask=windowed(style.window, style.sliding, depth),
+        position=Rotary(style.base, style.stretch, style.share),
         groups=None if groups == heads else groups,
-        bias=("q", "k", "v", "o") if style.bias else (),
+        bias=style.biases,
+        norm=HeadNorm(weights, style.eps) if style.head_norm else None,
     )
     feed = Pointwise(weights, SiLU(), gated=True, bias=False)
     block = pre_norm((attention, feed), lambda: RMSNorm(weights, style.eps))

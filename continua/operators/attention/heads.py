@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from continua.operators.attention.head_norm import HeadNorming
 from continua.operators.attention.plan import Plan, Scores
 from continua.operators.linear import linear
 from continua.operators.operator import Operands
@@ -16,6 +17,8 @@ class AttentionOperands(Operands):
     scores: Scores
     source: Tensor | None = None  # keys are made of it [b, s, d]; None: of the state itself
     values: Tensor | None = None  # values are made of it, where they differ from keys
+    layers: tuple[Scores, ...] = ()  # of each kind of a mask that changes with depth
+    share: Tensor | None = None  # of each inner node in the norm of queries and keys
 
 
 def merged(mixed: Tensor) -> Tensor:
@@ -36,23 +39,29 @@ class Heads:
     plan: Plan
     inner: int
     cross: bool
+    norm: HeadNorming | None = None
 
     def split(self, x: Tensor) -> Tensor:
         """[b, t, h·e] → [b, h, t, e]."""
         return x.view(*x.shape[:-1], -1, self.inner).transpose(1, 2)
 
-    def turned(self, x: Tensor, where: Any) -> Tensor:
-        """Split, and turned by the position."""
+    def turned(self, x: Tensor, where: Any, scale: Tensor | None, share: Tensor | None) -> Tensor:
+        """Split, normalised where there is a ``scale``, and turned by the position."""
+        if self.norm is not None and scale is not None:
+            split = self.norm(x.view(*x.shape[:-1], -1, self.inner), scale, share).transpose(1, 2)
+            return self.plan.position.turn(split, where)
         return self.plan.position.turn(self.split(x), where)
 
     def queries(self, x: Tensor, w: Mapping[str, Tensor], args: AttentionOperands) -> Tensor:
         """[b, t, d] → [b, h, t, e]."""
-        return self.turned(linear(x, w["q"], w.get("bq")), args.scores.queries)
+        made = linear(x, w["q"], w.get("bq"))
+        return self.turned(made, args.scores.queries, w.get("nq"), args.share)
 
     def keys(self, x: Tensor, w: Mapping[str, Tensor], args: AttentionOperands) -> Tensor:
         """[b, s, d] → [b, g, s, e], of the state itself or of what it attends to."""
         source = x if args.source is None else args.source
-        return self.turned(linear(source, w["k"], w.get("bk")), self.key_places(args.scores))
+        made = linear(source, w["k"], w.get("bk"))
+        return self.turned(made, self.key_places(args.scores), w.get("nk"), args.share)
 
     def values(self, x: Tensor, w: Mapping[str, Tensor], args: AttentionOperands) -> Tensor:
         """[b, s, d] → [b, g, s, e]."""

@@ -1,5 +1,6 @@
 """The attention operator."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from continua.fields import ByBasis, Field, Nodal, Parametrisation, Role, Use
 from continua.fields import kernel as make_kernel
 from continua.fields.role import DENSITY, SHIFT
 from continua.flow.vectorfield import Bound
+from continua.operators.attention.head_norm import HeadNorm, HeadNorming
 from continua.operators.attention.heads import AttentionOperands, Heads, merged, spread
 from continua.operators.attention.plan import Plan, Scores, check_pairs, check_rows, next_row, once_for_all_depths, plan
 from continua.operators.cache import Cache
@@ -20,7 +22,7 @@ from continua.operators.calibration import Target, calibration, extra, folded
 from continua.operators.correction import Map, corrected, corrected_by, correction
 from continua.operators.kernels.kernel import Kernel, Softmax, Subquadratic
 from continua.operators.linear import linear
-from continua.operators.mask import Mask
+from continua.operators.mask import ByDepth, Mask
 from continua.operators.operator import Context, Note, Operator, Recorded, local, read_late
 from continua.operators.position import Position
 from continua.operators.refit import keys_of, refit
@@ -96,6 +98,25 @@ class AttendingRecorded:
 
 
 @dataclass(frozen=True)
+class AttendingByDepth:
+    """Each depth with the function of its own mask."""
+
+    each: tuple[Any, ...]
+    order: tuple[int, ...]  # which of them serves a unit of depth
+
+    def __call__(self, z: float, x: Tensor, args: AttentionOperands) -> Tensor:
+        """Choose by depth, a plain number."""
+        kind = layer_at(self.order, z)
+        found: Tensor = self.each[kind](z, x, replace(args, scores=args.layers[kind]))
+        return found
+
+
+def layer_at(order: tuple[int, ...], z: float) -> int:
+    """The entry of depth z; a hair below a whole number is that number."""
+    return order[min(max(math.floor(z + 1e-9), 0), len(order) - 1)]
+
+
+@dataclass(frozen=True)
 class AttentionRead(Sampled):
     """The weights of attention, and what its position read on the head and inner grids."""
 
@@ -108,7 +129,8 @@ class Attention(Operator):
 
     The measure of the sources enters as log-weights inside the softmax; those of c, e and h are folded into the
     kernels at ``bind``, so the arithmetic is that of plain attention on every grid. ``groups`` shares keys and values
-    among heads (one: multi-query). ``cross`` attends to ``Context.state``. ``density`` adds ρ(h, z), mean one.
+    among heads (one: multi-query). ``cross`` attends to ``Context.state``. ``density`` adds ρ(h, z), mean one. ``norm``
+    normalises queries and keys in each head.
 
     Discrete case: on ``Points`` axes with ρ = 1 this is ``nn.MultiheadAttention``.
     """
@@ -123,14 +145,19 @@ class Attention(Operator):
         bias: tuple[str, ...] = ("q", "k", "v", "o"),
         density: bool = False,
         cross: bool = False,
+        *,
+        norm: HeadNorm | None = None,
     ) -> None:
         super().__init__()
         self.axes = weights.axes
         self.mask = mask
+        self.kinds = mask.kinds if isinstance(mask, ByDepth) else ()  # masks that differ
+        self.order = mask.order if isinstance(mask, ByDepth) else ()  # which of them serves a unit of depth
         self.kernel = kernel
         self.cross = cross
         self.position = position if position is not None else Position()
         self.groups = groups
+        self.norm = norm
         shared = _grouped(weights, groups)
         # queries start smaller where scores are not scaled, so that these start with spread one all the same (T5)
         self.q, self.k, self.v = (
@@ -172,12 +199,19 @@ class Attention(Operator):
 
     def place(self, read: AttentionRead, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """Plan the scores, and return plain attention arithmetic."""
-        made, scores = self._plan(grids, context, read.position)
-        heads = Heads(made, grids.e.count, self.cross)
+        kinds = self.kinds or (self.mask,)
+        planned = [self._plan(grids, context, read.position, mask) for mask in kinds]
         source = context.state if self.cross else None
         values = context.values if self.cross and context.values is not None else source
-        args = AttentionOperands(read.weights, scores, source, values)
-        return Bound(self._function(heads, context, grids.t), read_late(read.reading), local), args
+        norm = None if self.norm is None else HeadNorming(self.norm.eps)
+        each = [Heads(made, grids.e.count, self.cross, norm) for made, _ in planned]
+        share = None if norm is None or grids.e.is_uniform else (grids.e.weights / grids.e.mass).to(self.o_like)
+        args = AttentionOperands(read.weights, planned[0][1], source, values, share=share)
+        functions = tuple(self._function(heads, context, grids.t) for heads in each)
+        if not self.order:
+            return Bound(functions[0], read_late(read.reading), local), args
+        args = replace(args, scores=Scores(), layers=tuple(scores for _, scores in planned))
+        return Bound(AttendingByDepth(functions, self.order), read_late(read.reading), local), args
 
     def _function(self, heads: Heads, context: Context, t: Grid | None) -> Any:
         if context.record is not None:
@@ -186,7 +220,7 @@ class Attention(Operator):
             return AttendingCached(heads, self, context.cache)
         return Attending(heads, context.noting(self, t))
 
-    def _plan(self, grids: Grids, context: Context, placed: Any) -> tuple[Plan, Scores]:
+    def _plan(self, grids: Grids, context: Context, placed: Any, mask: Mask | None) -> tuple[Plan, Scores]:
         """Decide how to attend, and see that every query has a key."""
         t, source, pairs = self._tokens(grids, context)
         heads = grids.h.count
@@ -194,7 +228,7 @@ class Attention(Operator):
         if pairs is not None and pairs.dim() == 4 and pairs.shape[1] not in (1, heads):
             remedy = "Give one mask for each head, or one [b, 1, t, s] for all."
             raise MaskError(f"pairs needs {heads} heads", got=list(pairs.shape), remedy=remedy)
-        kernel, mask = self._kernel(context)
+        kernel, mask = self._kernel(context, mask)
         origin = _origin(source) if self.position.turns else None
         made, scores = plan(
             t,
@@ -217,11 +251,11 @@ class Attention(Operator):
             return next_row(made, scores, self.o_like, behind)
         return made, once_for_all_depths(made, scores, self.o_like, t.count)
 
-    def _kernel(self, context: Context) -> tuple[Kernel, Mask | None]:
+    def _kernel(self, context: Context, mask: Mask | None) -> tuple[Kernel, Mask | None]:
         """The kernel to plan with, and its mask: recorded weights and a cache need one that looks at single pairs."""
         if not isinstance(self.kernel, Subquadratic):
-            return self.kernel, self.mask
-        plain, mask = self.kernel.plain(self.mask)
+            return self.kernel, mask
+        plain, mask = self.kernel.plain(mask)
         if self.kernel.is_exact and torch.compiler.is_compiling():  # its blocks depend on values: all pairs, exactly
             return plain, mask
         wish = "recorded weights" if context.record is not None else "a cache" if context.cache is not None else None
@@ -248,7 +282,8 @@ class Attention(Operator):
 
     def _weights(self, grids: Grids) -> dict[str, Weight]:
         """Weights of c on q, k, v; of e on q (for the score integral) and o; of h and ρ on o; heads flattened."""
-        keys = self.kernel.over_keys
+        keys = self.kernel.over_keys.removeprefix("c")
+        inner = ("e", keys) if self.norm is None else ("", "")  # of queries and keys: behind a norm, its scales have it
         shared = "" if self.groups is None else "h"  # stored group by group
         fewer = keys_of(self.refit, grids)
         state = "c" if keys_of(self.state_refit, grids) is None else ""  # integrated over here, or refitted below
@@ -262,15 +297,17 @@ class Attention(Operator):
             return lambda v: (self._each(v, grids, place) if each else v).flatten(place, place + 1)
 
         return {
-            "q": Weight(self.q, f"{state}e", rows(-3), heads + whole, moved),
-            "k": Weight(self.k, state + keys.removeprefix("c"), rows(-3, each=True), shares + whole, moved),
+            "q": Weight(self.q, state + inner[0], rows(-3), heads + whole, moved),
+            "k": Weight(self.k, state + inner[1], rows(-3, each=True), shares + whole, moved),
             "v": Weight(self.v, state, rows(-3, each=True), shares + whole, moved),
             "o": Weight(self.o, "he", rows(-2), heads, moved) if fewer is None else Weight(self.o, "", rows(-2), "he"),
-            "bq": Weight(self.bq, "e", rows(-2), heads),
-            "bk": Weight(self.bk, keys.removeprefix("c"), rows(-2, each=True), shares),
+            "bq": Weight(self.bq, inner[0], rows(-2), heads),
+            "bk": Weight(self.bk, inner[1], rows(-2, each=True), shares),
             "bv": Weight(self.bv, "", rows(-2, each=True), shares),
             "bo": Weight(self.bo),
             "density": Weight(self.density),
+            "nq": Weight(None if self.norm is None else self.norm.q, "e"),
+            "nk": Weight(None if self.norm is None else self.norm.k, keys),
             **extra(self.calibration, grids),
             **corrected_by(self.correction, grids),
         }

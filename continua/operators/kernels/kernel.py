@@ -3,12 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import torch
 from torch.nn.functional import leaky_relu
 
 from continua.axes import Axis, Grid, mass_of
 from continua.config import register
 from continua.operators.mask import Mask
-from continua.settings import Single
+from continua.settings import Positive, Single
 from continua.typing import Float, PerQuery, PerSource, Tensor
 
 
@@ -94,6 +95,30 @@ class Softmax(Dot):
     """
 
     temperature: Single | None = None
+
+
+@register
+@dataclass(frozen=True)
+class Capped:
+    """κ = exp(c·tanh(τ ∫ Q K dμ(e) / c)): softmax whose scores stay within ±c.
+
+    τ = mass(e)^(−½) unless ``temperature`` is given. Discrete case: the attention of Gemma 2.
+    """
+
+    cap: Positive
+    temperature: Single | None = None
+    is_dot: ClassVar[bool] = False
+    over_keys: ClassVar[str] = "c"
+
+    def scale(self, e: Axis) -> float:
+        """That of softmax."""
+        return mass_of(e) ** -0.5 if self.temperature is None else self.temperature
+
+    def scores(
+        self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b h s e"], scale: float
+    ) -> Float[Tensor, "b h t s"]:
+        """c·tanh(τ⟨q, k⟩ / c)."""
+        return self.cap * torch.tanh(scale / self.cap * q @ k.mT)
 
 
 @register
