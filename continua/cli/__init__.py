@@ -9,7 +9,7 @@ import typer
 
 from continua import __version__
 from continua.cli.datasets import app as datasets
-from continua.cli.deploy import export, serve, studio
+from continua.cli.deploy import export, plan, serve, studio
 from continua.cli.failures import report
 from continua.cli.options import Device, Threads, ready
 from continua.cli.simulate.command import app as simulations
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.add_typer(simulations, name="simulate")
 app.add_typer(datasets, name="data")
 app.command()(export)
+app.command()(plan)
 app.command()(serve)
 app.command()(studio)
 

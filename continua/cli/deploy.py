@@ -74,3 +74,31 @@ def studio(
     from continua.cli.studio import run as go
 
     go(run, Opening(port, browser, out), ready(device, threads))
+
+
+def plan(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="A run, a folder of model.save() or of Hugging Face; or --d, --heads, --depth."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="a100, h100, h200, b200 or mi300x, by published figures.")] = "h100",
+    devices: Annotated[int, typer.Option(help="How many of them.")] = 8,
+    batch: Annotated[int, typer.Option(help="Samples of a step, over all devices.")] = 64,
+    context: Annotated[int, typer.Option(help="Tokens of a sample.")] = 2048,
+    *,
+    d: Annotated[int, typer.Option("--d", help="The width of a GPT, where no folder is named.")] = 1600,
+    heads: Annotated[int, typer.Option(help="Its heads.")] = 25,
+    depth: Annotated[int, typer.Option(help="Its layers.")] = 48,
+    vocab: Annotated[int, typer.Option(help="Its tokens.")] = 50257,
+    dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
+    optimiser: Annotated[str, typer.Option(help="adamw, muon or sgd.")] = "adamw",
+    efficiency: Annotated[float, typer.Option(help="The share of the published FLOPs that a step reaches.")] = 0.4,
+    memory: Annotated[float | None, typer.Option(help="Gigabytes of a device, where not as published.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A picture from 8 to 4,096 devices.")] = None,
+) -> None:
+    """Say before training whether a model fits on devices, how long a step takes, and which mesh is best."""
+    from continua.cli.plan import Wishes
+    from continua.cli.plan import run as go
+
+    shape = (d, heads, depth, vocab)
+    go(folder, Wishes(device, devices, batch, context, shape, dtype, optimiser, efficiency, memory, out))
