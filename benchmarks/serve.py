@@ -161,16 +161,18 @@ def overhead(place: Place, run: Path, rounds: int = 25) -> list[Row]:
 
 
 async def capacity(place: Place) -> float:
-    """Requests a second of the native size, when all places are taken all the time: after the first that fill them."""
+    """Requests a second of the native size, when all places are taken all the time, by texts that began one by one."""
     done: list[float] = []
+    alone = (await ask(place, pin=":native")).seconds
 
-    async def again() -> None:
+    async def again(number: int) -> None:
+        await asyncio.sleep(alone * 2 * number / PLACES)  # about the time that a full batch takes
         while len(done) < WAVES * PLACES:
             answer = await ask(place, pin=":native")
             if answer.status == 200:
                 done.append(time.perf_counter())
 
-    await asyncio.gather(*(again() for _ in range(2 * PLACES)))
+    await asyncio.gather(*(again(number) for number in range(2 * PLACES)))
     return (WAVES - 1) * PLACES / (done[WAVES * PLACES - 1] - done[PLACES - 1])
 
 
@@ -251,11 +253,12 @@ def loaded(place: Place, kind: str, seconds: float, seeds: int) -> list[Row]:
     return [
         row(f"{kind}: native capacity", estimate(capacities), unit="requests/s"),
         row(f"{kind}: deadline", estimate(deadlines), unit="ms"),
-        *_compared(kind, free, fixed, f"{seeds} × {seconds:g} s"),
+        *compared(kind, free, fixed, f"{seeds} × {seconds:g} s"),
     ]
 
 
-def _compared(kind: str, free: list[Side], fixed: list[Side], lasted: str) -> list[Row]:
+def compared(kind: str, free: list[Side], fixed: list[Side], lasted: str) -> list[Row]:
+    """In time, and the loss of what was in time."""
     gain = estimate([ours.good / max(1, theirs.good) for ours, theirs in zip(free, fixed, strict=True)])
     rise = estimate([100 * (ours.loss / theirs.loss - 1) for ours, theirs in zip(free, fixed, strict=True)])
     shares = [statistics.fmean(each.share for each in sides) for sides in (free, fixed)]

@@ -157,6 +157,12 @@ class RaggedCache(Cache):
         """The next tokens begin with the first evaluation again; ``place`` is moved by who knows what was accepted."""
         self.visit = 0
 
+    def move(self, source: int, target: int, count: int) -> None:
+        """Put the first rows of one slot into another."""
+        for buffers in self.buffers:
+            for kept in buffers:
+                kept[target, :, :count] = kept[source, :, :count]
+
     def with_place(self, place: Tensor) -> "RaggedCache":
         """The same buffers for who reads elsewhere: a draft that looks at the keys of what verifies it."""
         other = RaggedCache(place, self.size)

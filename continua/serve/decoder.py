@@ -57,6 +57,11 @@ class Decoder:
         reader.cache.is_behind = min(lengths) == max(lengths)
         return reader.read(torch.tensor(tokens, device=self.device)[:, None])[:, -1]
 
+    @torch.no_grad()
+    def move(self, at: Discretisation, source: int, target: int, length: int) -> None:
+        """Put the keys of a text of a size into another slot: slots in a row are read without a copy at every token."""
+        self._cache(at).move(source, target, length)
+
     def _place(self, cache: RaggedCache, lengths: Sequence[int], slots: Sequence[int]) -> None:
         cache.place = torch.tensor(lengths, dtype=torch.long, device=self.device)
         first = slots[0]

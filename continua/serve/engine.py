@@ -4,6 +4,7 @@ One thread owns the model. Between two tokens it takes in what came, drops what 
 texts that did not name one, and writes one token of each.
 """
 
+import bisect
 import heapq
 import math
 import threading
@@ -52,7 +53,10 @@ class Full(Exception):
 
 
 class Engine:
-    """Writes texts. ``choose`` picks the size of those that name none: by slack, or always the same one."""
+    """Writes texts. ``choose`` picks the size of those that name none: by slack, or always the same one.
+
+    ``start`` lets a thread do so; who has a ``clock`` of their own can also ask for one ``round`` after the other.
+    """
 
     def __init__(
         self,
@@ -61,7 +65,9 @@ class Engine:
         limits: Limits,
         metrics: Metrics,
         choose: "Callable[[Front, Load], SizeCost] | None" = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.clock = clock
         self.decoder = decoder
         self.front = front
         self.limits = limits
@@ -123,7 +129,7 @@ class Engine:
     def _run(self) -> None:
         while self._goes_on():
             try:
-                self._round()
+                self.round()
             except Exception as problem:  # one bad batch must not end the server
                 self.metrics.failures += 1
                 for job in self.active:
@@ -142,15 +148,16 @@ class Engine:
                 self._news.wait(IDLE)
             return not self._stops or self._drains
 
-    def _round(self) -> None:
+    def round(self) -> None:
         """One token of every text."""
-        began = time.monotonic()
+        began = self.clock()
         self.pace.forget(began)
         self._let_go()
         self._admit()
         if not self.active:
             return
-        self._choose(time.monotonic())
+        self._close_gaps()
+        self._choose(self.clock())
         groups: dict[str, list[Job]] = {}
         for job in self.active:
             groups.setdefault(job.ask.size or self._size.name, []).append(job)
@@ -161,7 +168,7 @@ class Engine:
             self._write(self.size(name), jobs)
         self._let_go()
         if again == self.metrics.reread and groups.keys().isdisjoint(self._pinned):  # those are not timed
-            self.pace.learn((time.monotonic() - began) / expected)
+            self.pace.learn((self.clock() - began) / expected)
 
     def _choose(self, now: float) -> None:
         """The size of the texts that named none."""
@@ -226,7 +233,7 @@ class Engine:
     def _let_go(self) -> None:
         """Drop what is done, what nobody waits for, and what cannot be in time any more."""
         kept = []
-        now = time.monotonic()
+        now = self.clock()
         for job in self.active:
             if job.is_cancelled and job.finish is None:
                 job.end("cancelled")
@@ -240,7 +247,7 @@ class Engine:
         self.metrics.active = len(kept)
 
     def _release(self, job: Job) -> None:
-        job.ended = time.monotonic()
+        job.ended = self.clock()
         if job.slot >= 0:
             heapq.heappush(self._free, job.slot)
             job.slot = -1
@@ -253,7 +260,7 @@ class Engine:
             gone = [job for job in self._waiting if job.is_cancelled]
             waiting.sort(key=_urgency)
             room = min(self.limits.batch - len(self.active), len(self._free))
-            now = time.monotonic()
+            now = self.clock()
             late = [job for job in waiting if self._is_late(job, now)]
             hopeful = [job for job in waiting if job not in late] if late else waiting
             taken = hopeful[: self._room_among(hopeful[: max(0, room)], now)]
@@ -270,6 +277,18 @@ class Engine:
             job.slot = heapq.heappop(self._free)
             job.began = now
             self.active.append(job)
+
+    def _close_gaps(self) -> None:
+        """Move the last texts into slots that others left: those in a row are read without copies."""
+        self.active.sort(key=lambda job: job.slot)
+        while self.active[-1].slot >= len(self.active):
+            job = self.active.pop()
+            slot = heapq.heappop(self._free)
+            if job.size:
+                self.decoder.move(self.size(job.size).at, job.slot, slot, job.length)
+            heapq.heappush(self._free, job.slot)
+            job.slot = slot
+            bisect.insort(self.active, job, key=lambda each: each.slot)
 
     def _room_among(self, coming: Sequence[Job], now: float) -> int:
         """How many of those that wait can join so that all who are being written stay in time."""
@@ -305,7 +324,7 @@ class Engine:
         family = self._family(size.name)
         fresh = [job for job in jobs if not job.size or self._family(job.size) != family]
         going = [job for job in jobs if job not in fresh] if fresh else jobs
-        start = time.perf_counter()
+        start = self.clock()
         if fresh:
             texts = [[*job.ask.ids, *job.new] for job in fresh]
             self._take(fresh, self.decoder.begin(size.at, texts, [job.slot for job in fresh]), size)
@@ -318,7 +337,7 @@ class Engine:
             if job.size and job.size != size.name:
                 self.metrics.switched += 1
             job.size = size.name
-        self.metrics.stepped(size.name, len(jobs), time.perf_counter() - start)
+        self.metrics.stepped(size.name, len(jobs), self.clock() - start)
 
     def _take(self, jobs: Sequence[Job], logits: Tensor, size: SizeCost) -> None:
         """Choose a token of each."""

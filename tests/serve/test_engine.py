@@ -158,6 +158,25 @@ def test_a_text_goes_on_at_another_size(
 
 
 @pytest.mark.spec("B13")
+def test_texts_move_into_the_slots_that_others_left(model: ct.Transformer, front: Front) -> None:
+    engine = Engine(Decoder(model, 4, 48), front, Limits(4, 8), Metrics())
+    asks = [Ask(ids, tokens) for ids, tokens in zip(PROMPTS, (3, 20, 5, 20), strict=False)]
+    jobs = [Listener(ask).job for ask in asks]
+    for each in jobs:
+        engine.submit(each)
+    slots = []
+    while not all(each.finish for each in jobs):
+        engine.round()
+        slots.append(sorted(each.slot for each in engine.active))
+    assert [0, 1, 2, 3] in slots
+    assert slots.count([0, 1]) > 5, "two are left, in a row"
+    for each, ask in zip(jobs, asks, strict=True):
+        assert each.new == alone(model, ask)
+    assert sorted(engine._free) == [0, 1, 2, 3]
+    engine.stop()
+
+
+@pytest.mark.spec("B13")
 def test_what_nobody_waits_for_is_dropped_and_its_place_is_free(made: Callable[..., Engine]) -> None:
     engine = made(batch=1)
     first = Listener(Ask((3,), 40), streams=True)

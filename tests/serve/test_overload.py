@@ -19,14 +19,10 @@ ALONE = 0.005  # seconds of a token of one text at the native size; eight take t
 
 @dataclass
 class Clock:
-    """Stands for the module ``time``."""
-
     now: float = 0.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now
-
-    perf_counter = monotonic
 
 
 class Passes:
@@ -47,6 +43,10 @@ class Passes:
 
     def step(self, where: Discretisation, last: Sequence[int], lengths: Any, slots: Any) -> torch.Tensor:
         return self._spent(self.costs[where].seconds(len(last)), len(last))
+
+    def move(self, where: Discretisation, source: int, target: int, length: int) -> None:
+        assert source > target >= 0
+        assert length > 0
 
     def _spent(self, seconds: float, count: int) -> torch.Tensor:
         self.clock.now += seconds * self.draws.uniform(0.9, 1.3)
@@ -70,13 +70,13 @@ def asked(engine: Engine, clock: Clock, rate: float, latency: float, seconds: fl
     jobs: list[Job] = []
     start = clock.now
     coming = start + draws.expovariate(rate)
-    while coming < start + seconds or engine.active or engine._waiting:
+    while coming < start + seconds or engine.active or engine.metrics.waiting:
         while coming <= clock.now and coming < start + seconds:
             jobs.append(Job(Ask((1,) * 4, TOKENS, latency=latency), _unheard, arrived=coming))
             engine.submit(jobs[-1])
             coming += draws.expovariate(rate)
-        if engine.active or engine._waiting:
-            engine._round()
+        if engine.active or engine.metrics.waiting:
+            engine.round()
         else:
             clock.now = coming
     return jobs
@@ -93,10 +93,9 @@ class Outcome:
     wasted: int  # texts that were begun and given up, or late
 
 
-def outcome(front: Front, choose: Any, monkeypatch: pytest.MonkeyPatch, load: float = 2.0) -> Outcome:
+def outcome(front: Front, choose: Any, load: float = 2.0) -> Outcome:
     clock = Clock()
-    monkeypatch.setattr("continua.serve.engine.time", clock)
-    engine = Engine(Passes(clock, front), front, Limits(PLACES, 500), Metrics(), choose)  # type: ignore[arg-type]
+    engine = Engine(Passes(clock, front), front, Limits(PLACES, 500), Metrics(), choose, clock)  # type: ignore[arg-type]
     capacity = PLACES / (front.native.whole(4, TOKENS, PLACES) * 1.1)
     jobs = asked(engine, clock, load * capacity, latency=3 * TOKENS * ALONE)
     good = [job for job in jobs if job.finish == "length" and job.ended <= job.deadline]  # type: ignore[operator]
@@ -106,12 +105,12 @@ def outcome(front: Front, choose: Any, monkeypatch: pytest.MonkeyPatch, load: fl
 
 
 @pytest.mark.spec("B13")
-def test_smaller_sizes_answer_what_the_native_one_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smaller_sizes_answer_what_the_native_one_cannot() -> None:
     every = sizes(8, 7, 6, 5, 4, 3, 2)
-    native = outcome(every, always_native, monkeypatch)
-    free = outcome(every, by_slack, monkeypatch)
-    bounded = outcome(sizes(8, 7, 6, 5, 4), by_slack, monkeypatch)
-    calm = outcome(every, by_slack, monkeypatch, load=0.2)
+    native = outcome(every, always_native)
+    free = outcome(every, by_slack)
+    bounded = outcome(sizes(8, 7, 6, 5, 4), by_slack)
+    calm = outcome(every, by_slack, load=0.2)
     assert native.in_time < 0.6
     assert free.in_time > 0.95
     assert 0 < free.rise < 0.06, "the quickest size, with twice that, is not needed"
@@ -122,20 +121,20 @@ def test_smaller_sizes_answer_what_the_native_one_cannot(monkeypatch: pytest.Mon
 
 
 @pytest.mark.spec("B13")
-def test_little_that_is_begun_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_that_is_begun_is_given_up() -> None:
     native = sizes(8)
-    assert outcome(native, always_native, monkeypatch).wasted <= 5
-    flooded = outcome(native, always_native, monkeypatch, load=4.0)
+    assert outcome(native, always_native).wasted <= 5
+    flooded = outcome(native, always_native, load=4.0)
     assert flooded.in_time > 0.15, "four times too much: a quarter at best"
 
 
-def test_a_choice_sees_places_and_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_sees_places_and_demand() -> None:
     seen: list[Load] = []
 
     def choose(front: Front, load: Load) -> SizeCost:
         seen.append(load)
         return front.native
 
-    outcome(sizes(8, 4), choose, monkeypatch)
+    outcome(sizes(8, 4), choose)
     assert {load.places for load in seen} == {PLACES}
     assert max(load.demand.writing for load in seen) > TOKENS
