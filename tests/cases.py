@@ -45,6 +45,7 @@ from tests.cases_models import (
     discrete,
     encoder_decoder,
     features,
+    heard,
     in_cells,
     layer,
     learned,
@@ -245,6 +246,9 @@ MODELS: dict[str, Case] = {
     "vit": Case(lambda: zoo.vit(PIXELS, d=8, heads=2, depth=STEPS, m=12), patches),
     "t5": Case(lambda: zoo.t5(WORDS, d=8, heads=2, depth=STEPS, m=12, e=4), paired),
     "t5, v1.1": Case(lambda: zoo.t5(WORDS, d=8, heads=2, depth=STEPS, m=12, e=4, style=zoo.T5_11), paired),
+    "whisper": Case(
+        lambda: zoo.whisper(WORDS, channels=3, d=8, heads=2, depth=STEPS, m=12, frames=8, context=16), heard
+    ),
     "llama": Case(lambda: zoo.llama(WORDS, d=8, heads=2, depth=STEPS, m=12, groups=1)),
     "llama, tied": Case(
         lambda: zoo.llama(WORDS, d=8, heads=2, depth=STEPS, m=12, style=zoo.LlamaStyle(tied=True, bias=True))
@@ -343,7 +347,10 @@ MODELS: dict[str, Case] = {
 }
 
 
-OTHER_MODELS = {"cells": in_cells}  # tested by name
+OTHER_MODELS = {  # tested by name
+    "cells": in_cells,
+    "deit": lambda: zoo.deit(PIXELS, d=8, heads=2, depth=STEPS, m=12, labels=3),
+}
 
 
 @functools.cache

@@ -68,6 +68,11 @@ def paired() -> Batch:
     return Batch(words().values, source=words(count=5, seed=1))
 
 
+def heard() -> Batch:
+    """Words beside a spectrogram of three channels, already laid out as two frames a token."""
+    return Batch(words().values, source=Batch(random(2, 5, 6)))
+
+
 PIXELS = Pixels(4, 6, channels=2, patch=(2, 2))
 
 

@@ -122,6 +122,7 @@ ISLANDS = (
     *decoder("gemma2", "Gemma2", rms_norm_around_one),
     Island("gemma2.modeling_gemma2", "Gemma2TextScaledWordEmbedding.forward", "the root of d", scaled_words),
     Island("opt.modeling_opt", "eager_attention_forward", "the softmax", eager_attention),
+    Island("deit.modeling_deit", "eager_attention_forward", "the softmax", eager_attention),
 )
 
 

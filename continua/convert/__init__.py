@@ -10,6 +10,7 @@ from continua.convert.joining import best_left_out
 from continua.convert.names import Entry, Layout, NameMap
 from continua.convert.profiles import best_profile, best_steps
 from continua.convert.torch_nn import from_torch
+from continua.convert.whisper import from_whisper
 
 __all__ = [
     "Entry",
@@ -25,6 +26,7 @@ __all__ = [
     "export",
     "from_hf",
     "from_torch",
+    "from_whisper",
     "to_hf",
     "with_corrections",
 ]

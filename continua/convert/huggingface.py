@@ -13,7 +13,9 @@ from continua.axes import Points
 from continua.config import to_plain
 from continua.convert.albert import ALBERT
 from continua.convert.architecture import Architecture, Settings
+from continua.convert.bart import BART
 from continua.convert.bert import BERT
+from continua.convert.deit import DEIT
 from continua.convert.distilbert import DISTILBERT
 from continua.convert.gemma2 import GEMMA2
 from continua.convert.gpt2 import GPT2
@@ -28,6 +30,7 @@ from continua.convert.roberta import ROBERTA, XLM_ROBERTA
 from continua.convert.t5 import T5
 from continua.convert.tokenizer import write_tokeniser
 from continua.convert.vit import VIT
+from continua.convert.whisper import WHISPER
 from continua.data.tokens import Tokeniser
 from continua.errors import CheckpointError, ConfigError, ContinuaError, nearest
 from continua.models.model import Model
@@ -38,8 +41,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     for each in (
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GPT_NEOX, OPT, GEMMA2),
         *(BERT, ALBERT, ROBERTA, XLM_ROBERTA, DISTILBERT),
-        *(T5,),
-        *(VIT,),
+        *(T5, BART, WHISPER),
+        *(VIT, DEIT),
     )
 }
 

@@ -22,8 +22,8 @@ class Layout:
     The first ``rows`` dimensions of ours are merged into the rows of a matrix, the others into its columns; a
     one-dimensional tensor in the file merges all. ``transpose`` stores that matrix as [in, out]. ``part=(i, n)`` means
     that it is the i-th of n equal pieces along the output side; with ``heads`` it is the i-th piece of each of so many
-    blocks of rows. ``shape`` is what the file gives it where that is
-    neither a matrix nor a vector (a convolution, a leading one).
+    blocks of rows. ``shape`` is what the file gives it where that is neither a matrix nor a vector (a convolution, a
+    leading one). ``taps`` moves our first dimension, the places of a convolution, behind the others.
     """
 
     rows: int = 1
@@ -31,9 +31,12 @@ class Layout:
     part: tuple[int, int] = (0, 1)
     shape: tuple[int, ...] = ()
     heads: int = 1
+    taps: bool = False
 
     def take(self, stored: Tensor, shape: torch.Size) -> Tensor:
         """File → ours."""
+        if self.taps:
+            return stored.movedim(-1, 0).reshape(shape)
         index, count = self.part
         stored = stored.flatten(1) if self.shape and self.transpose else stored
         if self.heads > 1:
@@ -45,6 +48,10 @@ class Layout:
         """Ours → this entry's piece of the file's tensor."""
         if flat:
             return ours.reshape(-1)
+        if self.taps:
+            return ours.movedim(0, -1)
+        if self.shape and not self.transpose:
+            return ours.reshape(self.shape)
         matrix = ours.flatten(self.rows).flatten(0, self.rows - 1)
         matrix = matrix.mT if self.transpose else matrix
         return matrix.reshape(self.shape) if self.shape else matrix

@@ -12,6 +12,16 @@ A, F = "block.parts.0", "block.parts.1"
 
 
 def names(model: Transformer) -> NameMap:
+    """One class token, and a classifier or none."""
+    linear = (
+        Entry("readout.head.coefficients", "classifier.weight"),
+        Entry("readout.bias", "classifier.bias", flat=True),
+    )
+    readout: Any = model.readout
+    return image_names(model, "vit.", linear if readout.out else ())
+
+
+def image_names(model: Transformer, prefix: str, more: tuple[Entry, ...]) -> NameMap:
     """The names on disk: transformers gives these tensors other names in memory."""
     layer, axes = "encoder.layer.{z}", model.axes
     embed: Any = model.embed
@@ -28,14 +38,10 @@ def names(model: Transformer) -> NameMap:
     ]
     patches = "embeddings.patch_embeddings.projection"
     kernel = Layout(1, True, shape=(width, pixels.channels, *pixels.patch))
-    classifier = (
-        Entry("readout.head.coefficients", "classifier.weight"),
-        Entry("readout.bias", "classifier.bias", flat=True),
-    )
     return NameMap(
-        prefix="vit.",
+        prefix=prefix,
         ignored=("pooler.*",),
-        bare=("classifier.*",),
+        bare=("*classifier.*",),
         entries=(
             Entry("embed.table.coefficients", f"{patches}.weight", kernel),
             Entry("embed.bias.coefficients", f"{patches}.bias", flat=True),
@@ -56,7 +62,7 @@ def names(model: Transformer) -> NameMap:
             Entry(f"{F}.inner.w2.coefficients", f"{layer}.output.dense.weight"),
             Entry(f"{F}.inner.b2.coefficients", f"{layer}.output.dense.bias", flat=True),
             *norm("readout.before.0", "layernorm"),
-            *(classifier if model.readout.out else ()),
+            *more,
         ),
     )
 
@@ -64,9 +70,8 @@ def names(model: Transformer) -> NameMap:
 def build(config: Settings, stored: set[str]) -> Transformer:
     """The zoo's ViT with the sizes of ``config.json``; the classifier is there if the file has it."""
     expect(config, hidden_act="gelu")
-    height, width = _pair(config, "image_size")
     return zoo.vit(
-        Pixels(height, width, config["num_channels"], _pair(config, "patch_size")),
+        pixels_of(config),
         d=config["hidden_size"],
         heads=config["num_attention_heads"],
         depth=config["num_hidden_layers"],
@@ -77,13 +82,25 @@ def build(config: Settings, stored: set[str]) -> Transformer:
     )
 
 
+def pixels_of(config: Settings) -> Pixels:
+    """Images and patches as ``config.json`` has them."""
+    height, width = _pair(config, "image_size")
+    return Pixels(height, width, config["num_channels"], _pair(config, "patch_size"))
+
+
 def describe(model: Transformer) -> dict[str, Any]:
     """The sizes of a ViT as ``config.json`` spells them."""
+    readout: Any = model.readout
+    return described_images(model, "ViTForImageClassification" if readout.out else "ViTModel")
+
+
+def described_images(model: Transformer, name: str) -> dict[str, Any]:
+    """The sizes of a model of images, under the name of its class."""
     pixels: Any = model.embed.pixels
     attention: Any = model.block.parts[0].inner
     readout: Any = model.readout
     known = {
-        "architectures": ["ViTForImageClassification" if readout.out else "ViTModel"],
+        "architectures": [name],
         "hidden_act": "gelu",
         "hidden_size": model.axes.d.n,  # type: ignore[union-attr]
         "num_attention_heads": model.axes.h.n,  # type: ignore[union-attr]

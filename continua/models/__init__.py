@@ -11,12 +11,13 @@ from continua.models.elastic import elastic
 from continua.models.embed import Embedding, Observations, Queries, States, Tokens
 from continua.models.encoder_decoder import EncoderDecoder
 from continua.models.factored import Narrowed, Widened
+from continua.models.frames import Frames
 from continua.models.generate import generate, stream
 from continua.models.init import GPT2Init, Scaled, Xavier, initialise
 from continua.models.lift import lift
 from continua.models.model import Execution, Model, Pass, Reads
 from continua.models.patches import Patches, Pixels
-from continua.models.readout import Readout
+from continua.models.readout import Averaged, Readout
 from continua.models.sampling import Greedy, Sample, Sampling
 from continua.models.store import load, save
 from continua.models.structure import Structure
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from continua.models import zoo
 
 __all__ = [
+    "Averaged",
     "Bank",
     "Batch",
     "Cells",
@@ -36,6 +38,7 @@ __all__ = [
     "Embedding",
     "EncoderDecoder",
     "Execution",
+    "Frames",
     "FromCells",
     "GPT2Init",
     "States",

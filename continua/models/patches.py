@@ -14,7 +14,7 @@ from continua.fields.role import LIFT, SHIFT
 from continua.models.batch import Batch
 from continua.models.embed import Embedding, added, observed_only
 from continua.operators import Encoding
-from continua.settings import Size
+from continua.settings import Size, Whole
 from continua.typing import Tensor
 
 
@@ -73,20 +73,31 @@ class Patches(Embedding):
     """X(0, t, d) = Σ_i u_i(t) B(i, d) + b(d) + p(t, d) over the entries i of patch t.
 
     With ``first`` the token grid is the disjoint union of one point, t = 0, and the patches, t = 1, 2, …: the state
-    starts there as a learned X(0, 0, d) (ViT's class token). Values are images [b, channels, height, width], or patch
-    vectors [b, t, entries] already laid out (that of t = 0 is not read).
+    starts there as a learned X(0, 0, d) (ViT's class token); ``extra`` more of them stand behind it (DeiT's second
+    token). Values are images [b, channels, height, width], or patch vectors [b, t, entries] already laid out (those of
+    learned tokens are not read).
     Discrete case: ``nn.Conv2d`` whose stride is its kernel size, a class token and a position table.
     """
 
     def __init__(
-        self, weights: Parametrisation, pixels: Pixels, position: Encoding | None = None, first: bool = True
+        self,
+        weights: Parametrisation,
+        pixels: Pixels,
+        position: Encoding | None = None,
+        first: bool = True,
+        extra: Whole = 0,
     ) -> None:
         super().__init__()
+        if extra and not first:
+            remedy = "Leave extra out, or write first=True."
+            raise ConfigError("more learned tokens stand behind a first one", got=f"extra={extra}", remedy=remedy)
         self.pixels = pixels
         self.position = position
         self.table = weights.table(pixels.entries, "d", std=pixels.entries**-0.5, role=LIFT)
         self.bias = weights.table(1, "d", std=0.02, role=SHIFT)
         self.first = weights.table(1, "d", std=0.02) if first else None
+        self.extra = weights.table(extra, "d", std=0.02) if extra else None
+        self.learned = int(first) + extra  # tokens that come with the model
 
     def lay(self, batch: Batch) -> Batch:
         """Turn images into patch vectors, before tokens are placed."""
@@ -97,14 +108,15 @@ class Patches(Embedding):
         if images.shape[1:] != (wanted.channels, wanted.height, wanted.width):
             shape = f"[b, {wanted.channels}, {wanted.height}, {wanted.width}]"
             raise ShapeError(f"images need shape {shape}", got=list(images.shape), remedy="Resize or crop them.")
-        return replace(batch, values=wanted.cut(images, first=int(self.first is not None)))
+        return replace(batch, values=wanted.cut(images, first=self.learned))
 
     def read(self, grids: Grids) -> PatchTables:
-        """The map of a patch, its bias, the first token and the positions."""
+        """The map of a patch, its bias, the learned tokens and the positions."""
+        learned = [rows.on(d=grids.d) for rows in (self.first, self.extra) if rows is not None]
         return PatchTables(
             table=self.table.on(d=grids.d),
             bias=self.bias.on(d=grids.d),
-            first=None if self.first is None else self.first.on(d=grids.d),
+            first=None if not learned else learned[0] if len(learned) == 1 else torch.cat(learned),
             position=None if self.position is None else self.position.read(grids.d),
         )
 
@@ -120,7 +132,9 @@ class Patches(Embedding):
         x = linear(values.to(tables.table), tables.table.mT, tables.bias[0])
         if tables.first is not None:
             if t.is_counting and t.is_ordered:
-                x = torch.cat([tables.first.expand(x.shape[0], 1, -1), x[:, 1:]], 1)
+                learned = len(tables.first)
+                x = torch.cat([tables.first.expand(x.shape[0], learned, -1), x[:, learned:]], 1)
             else:
-                x = torch.where(t.nodes[..., :1] == 0, tables.first, x)
+                for place, row in enumerate(tables.first):
+                    x = torch.where(t.nodes[..., :1] == place, row, x)
         return observed_only(added(self.position, x, grids, tables.position), t)

@@ -112,6 +112,44 @@ class Readout(nn.Module):
         return not (self.pool or self.first)
 
 
+@register
+class Averaged(nn.Module):
+    """y(v) = 1/k Σ_i (∫ R_i(v, d) N[X](t_i, d) dμ(d) + b_i(v)) over the first k tokens, each with a head of its own.
+
+    Discrete case: the two classifiers of DeiT, of its class token and of its distillation token.
+    """
+
+    def __init__(
+        self,
+        weights: Parametrisation,
+        out: Size,
+        before: tuple[Operator, ...] = (),
+        count: Size = 2,
+        labels: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__()
+        self.out = out
+        self.labels = labels
+        self.before = nn.ModuleList(before)
+        self.heads = nn.ModuleList(Readout(weights, out, bias=True, labels=labels) for _ in range(count))
+
+    answers_each_token = False
+
+    def read(self, grids: Grids, table: Field | None) -> tuple[tuple[Any, ...], tuple[ReadoutWeights, ...]]:
+        """The operators before the heads, and the heads on the d grid."""
+        before = tuple(operator.read(grids) for operator in self.before)  # type: ignore[operator]
+        return before, tuple(head.read(grids, table) for head in self.heads)  # type: ignore[operator]
+
+    def forward(self, x: Tensor, grids: Grids, table: Field | None, read: Any = None) -> Tensor:
+        """The mean of the answers at the first tokens."""
+        before, heads = self.read(grids, table) if read is None else read
+        for operator, own in zip(self.before, before, strict=True):
+            x = apply_once(operator, own, grids, x)  # type: ignore[arg-type]
+        answers = [linear(x[:, i], head.kernel, head.bias) for i, head in enumerate(heads)]
+        total: Tensor = sum(answers[1:], answers[0])
+        return total / len(answers)
+
+
 def _zeros(count: int) -> Tensor:
     import torch
 

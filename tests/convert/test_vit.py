@@ -89,7 +89,9 @@ def differ(theirs: Any, folder: Path, pixels: Tensor) -> tuple[float, float]:
     assert set(named) == set(stored)
     wanted, ours = answer(theirs, pixels), model(pixels)
     towards = numbers(*wanted.shape, dtype=wanted.dtype, seed=9)
-    got = names.store(gradients((ours * towards).sum(), dict(model.named_parameters())), "vit.layernorm.bias" in stored)
+    got = names.store(
+        gradients((ours * towards).sum(), dict(model.named_parameters())), names.prefix + "layernorm.bias" in stored
+    )
     expected = gradients((wanted * towards).sum(), {n: p for n, p in named.items() if not fnmatch(n, "pooler.*")})
     return gap(ours, wanted), worst(got, expected)
 

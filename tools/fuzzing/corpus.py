@@ -102,11 +102,29 @@ BY_HAND: tuple[dict[str, Any], ...] = (
     {"kind": "Window", "radius": 1.5},
     {"kind": "Xavier", "gain": 1.0},
 )  # fmt: skip
+
+
+def _counted(count: int) -> dict[str, Any]:
+    return {"kind": "Nodal", "rule": {"kind": "Counting", "n": count}}
+
+
+SIZES: dict[str, int] = {"d": 4, "h": 2, "e": 2, "m": 4}
+COUNTED: dict[str, Any] = {
+    "kind": "ByBasis",
+    "axes": {
+        "kind": "Axes",
+        "t": {"kind": "Points", "n": None},
+        **{letter: {"kind": "Points", "n": count} for letter, count in SIZES.items()},
+        "z": {"kind": "Interval", "start": 0.0, "end": 1.0, "mass": None},
+    },
+    "bases": {letter: _counted(count) for letter, count in SIZES.items()},
+}
 # kinds of later versions: an older library is not asked for them
 LATER: tuple[dict[str, Any], ...] = (
     {"kind": "Afterwards", "share": 0.5, "sizes": [SIZE]},
     {"kind": "AnswerImitation", "distil": 1.0},
     {"kind": "AsMade"},
+    {"kind": "Averaged", "weights": COUNTED, "out": 3, "before": [], "count": 2, "labels": ["a", "b", "c"]},
     {"kind": "ByGap", "sizes": [SIZE], "draws": 1, "parts": 2, "start": 0.1, "power": 1.0, "memory": 0.8, "even": 0.25},
     {"kind": "ByDepth", "masks": [{"kind": "Causal"}, {"kind": "Window", "radius": 1.5}]},
     {"kind": "Capped", "cap": 50.0, "temperature": 0.0625},
@@ -117,6 +135,7 @@ LATER: tuple[dict[str, Any], ...] = (
     {"kind": "DynamicStretch", "factor": 2.0, "length": 8.0},
     {"kind": "EmbeddingImitation"},
     {"kind": "StateImitation"},
+    {"kind": "Frames", "weights": COUNTED, "channels": 3, "position": None},
     {"kind": "Growth", "stages": [{"kind": "Stage", "sizes": [SIZE], "until": 0.4}]},
     {"kind": "HeadNorm", "weights": COUNTED, "eps": 1e-6},
     {"kind": "LinearStretch", "factor": 2.0},

@@ -2,8 +2,10 @@
 
 from continua.models.transformer import Transformer
 from continua.models.zoo.albert import albert
+from continua.models.zoo.bart import BartStyle, bart
 from continua.models.zoo.bert import bert
 from continua.models.zoo.cross_modal import cross_modal
+from continua.models.zoo.deit import deit
 from continua.models.zoo.distilbert import distilbert
 from continua.models.zoo.forecaster import forecaster
 from continua.models.zoo.functions import function_map
@@ -21,6 +23,7 @@ from continua.models.zoo.roberta import roberta
 from continua.models.zoo.series import series_classifier, series_forecaster
 from continua.models.zoo.t5 import T5_10, T5_11, T5Style, t5
 from continua.models.zoo.vit import vit
+from continua.models.zoo.whisper import whisper
 
 continuous = Transformer.continuous
 
@@ -28,14 +31,17 @@ __all__ = [
     "T5_10",
     "T5_11",
     "Gemma2Style",
+    "BartStyle",
     "LlamaStyle",
     "NeoXStyle",
     "OPTStyle",
     "T5Style",
     "albert",
+    "bart",
     "bert",
     "continuous",
     "cross_modal",
+    "deit",
     "distilbert",
     "forecaster",
     "function_map",
@@ -54,4 +60,5 @@ __all__ = [
     "series_forecaster",
     "t5",
     "vit",
+    "whisper",
 ]
