@@ -39,14 +39,15 @@ test-shapes: $(DEV) ## run the laws and the special cases with every shape and t
 
 # A browser of the machine is used; what playwright would download is not needed. CONTINUA_BROWSER names another one.
 test-page: $(DEV) ## open the studio in a real browser and test its arithmetic (two minutes)
-	@if command -v npm >/dev/null; then $(NPM) ci --silent && $(NPM) test --silent; \
+	@if command -v npm >/dev/null; then $(NPM) install --no-save --silent && $(NPM) test --silent; \
 	  else echo "no npm here: the arithmetic of the page is not tested by vitest"; fi
 	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -rs -m page tests/studio $(ARGS)
 
+# "npm ci" wants the packages of every platform in the lock file; --no-save installs what it says and writes nothing.
 NPM := npm --prefix page --no-audit --no-fund
 
 page: ## build the studio's page into the package (needs node 20 and npm; using it needs neither)
-	@$(NPM) ci --silent
+	@$(NPM) install --no-save --silent
 	@$(NPM) run build --silent
 
 test-all: $(DEV) ## run every test: the quick and the slow ones, then the shapes

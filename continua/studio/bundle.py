@@ -9,7 +9,7 @@ from typing import Any
 
 from continua.axes.rules import taken_first
 from continua.convert import export
-from continua.data.tokens import Characters, Tokeniser
+from continua.data.tokens import BytePairs, Characters, Tokeniser
 from continua.errors import ConfigError
 from continua.lab.cost.pareto import Pareto
 from continua.lab.cost.point import Point
@@ -76,9 +76,9 @@ class Bundle:
 
 def write_model(model: Any, tokens: Tokeniser, path: Path) -> About:
     """Export every size of a model into one file, with attention and states as further outputs."""
-    if not isinstance(tokens, Characters):
-        remedy = "Use a run whose tokens are characters, such as continua demo or continua fit elastic."
-        raise ConfigError("the page reads text character by character", got=type(tokens).__name__, remedy=remedy)
+    if not isinstance(tokens, Characters | BytePairs):
+        remedy = "Use a run of continua demo or continua fit elastic."
+        raise ConfigError("the page reads characters and byte pairs", got=type(tokens).__name__, remedy=remedy)
     made = export(model, path, probe=True, tokens=tokens)
     about = Session(made.path).about
     if made.kind != DECODER or not about.elastic:
@@ -104,9 +104,9 @@ def bundle_of(
 
 
 def usual_prompt(about: About) -> str:
-    """``def `` where the alphabet has it, else the first characters that are letters."""
-    alphabet = (about.tokens or {}).get("alphabet", "")
-    if set("def ") <= set(alphabet):
+    """``def `` where the alphabet has it (byte pairs have all), else the first characters that are letters."""
+    alphabet = (about.tokens or {}).get("alphabet")
+    if alphabet is None or set("def ") <= set(alphabet):
         return "def "
     letters = [character for character in alphabet if character.isalpha()] or list(alphabet)
     return "".join(letters[:3])

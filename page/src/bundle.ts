@@ -17,7 +17,7 @@ export interface About {
   smallest: Partial<Record<string, number>>;
   vocab: number;
   context: number | null;
-  tokens: { kind: string; alphabet: string };
+  tokens: { kind: string; alphabet?: string; json?: string };
 }
 
 export interface Bundle {

@@ -7,10 +7,10 @@ import { Decoder } from "./model/decoder";
 import { Runtime, runtime } from "./model/runtime";
 import { Sessions } from "./model/sessions";
 import { sizeOf, type Wish } from "./model/size";
-import { Alphabet } from "./model/tokens";
+import { tokensOf, type Tokens } from "./model/tokens";
 
 export interface Model {
-  tokens: Alphabet;
+  tokens: Tokens;
   decoder(wish: Wish): Decoder;
 }
 
@@ -48,16 +48,13 @@ export class Studio {
 
   private async load(): Promise<Model> {
     const { about, model, model_bytes } = this.bundle;
-    if (about.tokens.kind !== "characters") {
-      throw new Problem("This page reads models of characters.", "Export one: continua studio RUN --export FOLDER.");
-    }
     const done = this.busy("loading the model");
     try {
       const [content] = await Promise.all([download(model, done.watch, model_bytes), runtime(done.watch)]);
       const sessions = new Sessions(content, about);
       const { d, h: heads, z } = about.native;
       await sessions.at(sizeOf(about, { d, h: heads, z }), done.watch);
-      const tokens = new Alphabet(about.tokens.alphabet);
+      const tokens = tokensOf(about.tokens);
       const decoder = (wish: Wish): Decoder => {
         const size = sizeOf(about, wish);
         return new Decoder(() => sessions.at(size), about, size);
@@ -123,7 +120,7 @@ export class Studio {
 
   /** The arithmetic of the lab and of functions, for the console and for tests. */
   async lab(): Promise<Record<string, unknown>> {
-    const parts = [import("./lab/particles"), import("./lab/theory"), import("./functions/burgers"), import("./functions/wiener")];
+    const parts = [import("./lab/particles"), import("./lab/theory"), import("./functions/burgers"), import("./functions/wiener"), import("./model/tokens")];
     return Object.assign({}, ...(await Promise.all(parts))) as Record<string, unknown>;
   }
 

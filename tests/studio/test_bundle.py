@@ -13,7 +13,8 @@ import continua as ct
 from continua.data.tokens import BytePairs
 from continua.errors import ConfigError
 from continua.models import zoo
-from continua.studio.bundle import INDEX, MODEL, write_model
+from continua.session import Session
+from continua.studio.bundle import INDEX, MODEL, usual_prompt, write_model
 from continua.studio.page import BUILT, MANIFEST, manifest, page_files, source_hash, write_page
 from tests.studio.conftest import TOKENS, Made
 
@@ -99,15 +100,26 @@ def test_models_that_the_page_cannot_show_are_refused(tmp_path: Path):
     plain = zoo.gpt2(vocab=TOKENS.size, d=8, heads=2, depth=2, context=8).eval()
     with pytest.raises(ConfigError, match="at every size"):
         write_model(plain, TOKENS, tmp_path / "m.onnx")
-    with pytest.raises(ConfigError, match="character by character"):
-        write_model(ct.elastic(plain), BytePairs("{}"), tmp_path / "m.onnx")
+
+    class Others:
+        size = 5
+
+    with pytest.raises(ConfigError, match="characters and byte pairs"):
+        write_model(ct.elastic(plain), Others(), tmp_path / "m.onnx")  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("B7")
+def test_byte_pairs_ride_along_as_the_library_describes_them(tmp_path: Path):
+    tokens = BytePairs.of("def one(two): return three\n" * 40, 300)
+    model = ct.elastic(zoo.gpt2(vocab=tokens.size, d=8, heads=2, depth=2, context=16)).eval()
+    about = write_model(model, tokens, tmp_path / "m.onnx")
+    assert about.tokens is not None
+    assert json.loads(about.tokens["json"])["pre_tokenizer"]["type"] == "ByteLevel"
+    assert usual_prompt(about) == "def "
 
 
 @pytest.mark.spec("B7")
 def test_a_prompt_is_made_of_what_the_model_knows(made: Made, model: ct.Transformer):
-    from continua.session import Session
-    from continua.studio.bundle import usual_prompt
-
     about = Session(made.file).about
     assert usual_prompt(replace(about, tokens={"kind": "characters", "alphabet": "\n xyz"})) == "xyz"
     assert torch.is_tensor(TOKENS.encode(usual_prompt(about)))

@@ -198,6 +198,23 @@ def coloured(page: Any) -> int:
     return int((pixels.amax(-1) - pixels.amin(-1) > 60).sum())
 
 
+def test_byte_pairs_are_read_and_written_as_the_library_does(browser: Browser, served: Served):
+    from continua.data.tokens import BytePairs
+
+    learned = "def one(two):\n    return three + 42  # it's a naïve façade, 100 % of 日本語\n" * 30
+    tokens = BytePairs.of(learned, 420)
+    text = "\n\n  def façade(three):   return 'it''s' + 4200\t# 日本 €🙂 we'll see  "
+    read = """async ([described, text]) => {
+      const own = new (await studio.lab()).BytePairs(described);
+      const ids = own.encode(text);
+      return [own.size, ids, own.decode(ids)];
+    }"""
+    size, ids, again = browser.kept(served.url).evaluate(read, [tokens.described, text])
+    assert size == tokens.size
+    assert ids == tokens.encode(text).tolist()
+    assert again == text == tokens.decode(torch.tensor(ids))
+
+
 def test_particles_are_drawn_and_react(browser: Browser, served: Served):
     page = browser.page(f"{served.url}/?scene=particles&on=sphere&n=300&beta=6")
     until(page, "Number(document.querySelector('.numbers dd')?.textContent) > 0.5")
@@ -282,6 +299,23 @@ def test_a_fit_is_started_watched_and_stopped_from_the_page(browser: Browser, se
     page.get_by_role("button", name="Stop it").click()
     until(page, "document.body.textContent.includes('was stopped and is saved')", 90)
     assert "text-1" in page.locator(".table-holder").first.inner_text()
+
+
+def test_a_wait_is_shown_at_once_and_a_missing_model_is_said_in_words(browser: Browser, served: Served):
+    page = browser.page(served.url)
+    page.evaluate("ready()")
+    page.route("**/model.onnx", lambda route: None)  # never answered
+    page.goto(f"{served.url}/?scene=sizes")
+    began = page.evaluate("performance.now()")
+    page.wait_for_selector(".busy progress")
+    assert page.evaluate("performance.now()") - began < 5000, "a bar while the model is loaded"
+    assert "loading" in page.locator(".busy").inner_text()
+    page.unroute("**/model.onnx")
+    page.route("**/model.onnx", lambda route: route.fulfill(status=404))
+    page.goto(f"{served.url}/?scene=sizes")
+    page.wait_for_selector(".problem")
+    assert "model.onnx is not there (404). Write the page again" in page.locator(".problem").inner_text()
+    browser.complaints.clear()
 
 
 def test_the_token_leaves_the_address(browser: Browser, served: Served):

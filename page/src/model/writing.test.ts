@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { drawn, judged, likeliest, randomness, shares } from "./writing";
 import { flops, front, rounded, sizeOf, weightBytes } from "./size";
 import { surprise } from "./decoder";
-import { Alphabet } from "./tokens";
+import { Alphabet, BytePairs, streamed } from "./tokens";
 import type { About } from "../bundle";
 
 const about: About = {
@@ -42,6 +42,15 @@ describe("tokens", () => {
     const alphabet = new Alphabet("ab\n€");
     expect(alphabet.decode(alphabet.encode("a€b\n"))).toBe("a€b\n");
     expect(() => alphabet.encode("x")).toThrow(/does not know the character "x"/);
+  });
+  it("of byte pairs wait for one another", () => {
+    const letters = ["Ã", "©", "a", "Ġ", "b", "ab"];
+    const vocab = Object.fromEntries(letters.map((letter, id) => [letter, id]));
+    const pairs = new BytePairs(JSON.stringify({ model: { vocab, merges: [["a", "b"]] }, pre_tokenizer: { type: "ByteLevel" } }));
+    expect(pairs.encode("ab éa")).toEqual([5, 3, 0, 1, 2]);
+    const told = streamed(pairs);
+    expect([0, 1, 2].map(told)).toEqual(["", "é", "a"]);
+    expect(() => new BytePairs(JSON.stringify({ model: {}, pre_tokenizer: null }))).toThrow(/does not know/);
   });
   it("are chosen first of the largest", () => {
     expect(likeliest(Float32Array.of(1, 3, 3, 2))).toBe(1);

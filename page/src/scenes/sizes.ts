@@ -5,6 +5,7 @@ import { Chart, around, readable, trimmed } from "../chart";
 import { breathe, button, h, panel, settled, slider, svg, tick, unique, type Slider } from "../dom";
 import { lossOf } from "../model/decoder";
 import { flops, front, least, measuredAt, sizeOf, wasTrained, weightBytes, type Wish } from "../model/size";
+import { streamed } from "../model/tokens";
 import { speculates, writes } from "../model/writing";
 import type { Model, Scene, Studio } from "../studio";
 
@@ -240,9 +241,10 @@ class SizesScene {
   ): Promise<void> {
     const times: number[] = [];
     let written = 0;
+    const told = streamed(model.tokens);
     for await (const { token, milliseconds } of writes(model.decoder(wish), ids, count, heat, 1)) {
       if (stopped()) return;
-      page.add(model.tokens.decode([token]));
+      page.add(told(token));
       written += 1;
       if (written > 1) times.push(milliseconds);
       page.note.textContent = `${written} of ${count} tokens`;
