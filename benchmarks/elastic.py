@@ -68,6 +68,8 @@ SIZES = {  # d, h, z; m = 4d and e = 32 always
 }
 MORE = {"half width and heads": (64, 2, 4), "half width and depth": (64, 4, 2), "half heads and depth": (128, 2, 2),
         "5/8 width, 3 heads, 3 steps": (80, 3, 3)}  # fmt: skip
+CORNERS = {"quarter width": (32, 4, 4), "one head": (128, 1, 4), "one head and one step": (128, 1, 1)}  # one seed
+EVERY = {**SIZES, **MORE, **CORNERS}
 TWELVE = [*(name for name in SIZES if name not in ("a quarter of all", "one step")), *MORE]  # what is timed
 FINER = {"twice the steps": {"z": 8}, "twice the width": {"d": 256}}
 JOINED = {f"steps {'+'.join(map(str, lengths))}": lengths for lengths in ((2, 1, 1), never_joined(4), (1, 3), (3, 1))}
@@ -142,7 +144,7 @@ def laws(job: Job, model: Transformer) -> Laws:
 
 def prepared(job: Job, vocabulary: int) -> Transformer:
     """The model of a training; Muon's elastic one has corrections for sizes below half."""
-    model = model_of({**SIZES, **MORE}[job.size], vocabulary, job.seed)
+    model = model_of(EVERY[job.size], vocabulary, job.seed)
     if job.kind not in ("elastic", "grown"):
         return model
     made = elastic(model)
@@ -172,7 +174,7 @@ def work(job: Job) -> dict[str, Any]:
     model.eval()
     views: dict[str, Any] = {job.size: model}
     if job.kind == "elastic":
-        views = {name: model.at(**dict(zip("dhz", size, strict=True))) for name, size in {**SIZES, **MORE}.items()}
+        views = {name: model.at(**dict(zip("dhz", size, strict=True))) for name, size in EVERY.items()}
         views |= {name: model.at(**wish) for name, wish in FINER.items()}
         views |= {name: model.at(z=Fixed(len(own), lengths=own)) for name, own in JOINED.items()}
         few = replace(task, limit=64)
@@ -202,6 +204,7 @@ def jobs(variant: str, seeds: int, steps: int) -> list[Job]:
         every.append(Job("elastic", "native", seed, longer, muon))
         if variant == NEW and seed == 0:
             every += [Job("grown", "native", seed, longer, muon), Job("longer", "native", seed, longer, muon)]
+            every += [Job("separate", name, seed, steps, muon, factor) for name in CORNERS for factor in FACTORS]
         factors = FACTORS if seed == 0 else FACTORS[:1]
         every += [Job("separate", name, seed, steps, muon, factor) for name in SIZES for factor in factors]
     return every
@@ -212,7 +215,8 @@ def best_factors(lines: Iterable[dict[str, Any]], steps: int, muon: bool) -> dic
     own = [line for line in lines if (line["kind"], line["seed"], line["steps"], line["muon"])
            == ("separate", 0, steps, muon)]  # fmt: skip
     by = {(line["size"], line["factor"]): line["losses"][line["size"]] for line in own}
-    return {name: min(FACTORS, key=lambda factor: by.get((name, factor), float("inf"))) for name in SIZES}
+    named = (*SIZES, *CORNERS)
+    return {name: min(FACTORS, key=lambda factor: by.get((name, factor), float("inf"))) for name in named}
 
 
 def finished(path: Path) -> list[dict[str, Any]]:
@@ -320,6 +324,29 @@ class Table:
         flops = {name: predict(model_of(size, vocabulary, 0), 1, CONTEXT).forward for name, size in SIZES.items()}
         return [Beside(name, flops[name], self.apart(name)[0]) for name in SIZES]
 
+    def corners(self) -> list[Row]:
+        """Separate models far from the diagonal: how far above the line is what our worst sizes could be?"""
+        line = line_through(self.separate())
+        rows = []
+        for name, size in CORNERS.items():
+            known = self.by.get(("separate", name, 0, self.steps, self.muon, self.factors[name]))
+            if known is None or line is None:
+                continue
+            loss = known["losses"][name]
+            expected = line(predict(model_of(size, task_of().tokens.size, 0), 1, CONTEXT).forward)
+            rates = sum(("separate", name, 0, self.steps, self.muon, factor) in self.by for factor in FACTORS)
+            note = f"{loss:.4f} nats, {expected:.4f} on the line{self.on_grid(size, loss)}; one seed"
+            note += "" if rates == len(FACTORS) else ", one learning rate"
+            gap = 100 * (loss / expected - 1)
+            rows.append(Row(f"{name}, a separate model against that line", gap, None, None, "%", note=note))
+        return rows
+
+    def on_grid(self, size: tuple[int, int, int], apart: float) -> str:
+        """What the first seed of ours loses at a size, against a separate model."""
+        kept = self.by.get(("elastic", "native", 0, self.longer, self.muon, 1.0), {})
+        found = [each["loss"] for each in kept.get("grid", []) if tuple(each["sizes"]) == size]
+        return f"; ours {found[0]:.4f}, {100 * (found[0] / apart - 1):+.1f} %, on 64 windows" if found else ""
+
     def stored(self) -> list[Row]:
         """What one checkpoint holds, against a plain model of the native size."""
         kept = self.by.get(("elastic", "native", 0, self.longer, self.muon, 1.0), {})
@@ -366,9 +393,8 @@ def against(ours: list[float], theirs: list[float]) -> str:
 def times(variant: str, steps: int = 24, rounds: int = 6) -> list[Row]:
     """What a training costs: whole schedules of few steps, and plain ones at twelve sizes, interleaved."""
     muon = variant != OLD
-    every = {**SIZES, **MORE}
     vocabulary = task_of().tokens.size
-    fits = {name: trained(model_of(every[name], vocabulary, 0), Laws(), steps, muon) for name in TWELVE}
+    fits = {name: trained(model_of(EVERY[name], vocabulary, 0), Laws(), steps, muon) for name in TWELVE}
     job = Job("elastic", "native", 0, steps, muon)
     own = prepared(job, vocabulary)
     fits["ours"] = trained(own, laws(job, own), steps, muon)
@@ -411,6 +437,7 @@ def main() -> None:
     parser.add_argument("--adamw", action="store_true", help="no Muon and no growth; written as elastic_adamw")
     parser.add_argument("--equal", action="store_true", help="as many steps as separate models have; elastic_equal")
     parser.add_argument("--separate", action="store_true", help="train the separate models only, write no table")
+    parser.add_argument("--brief", action="store_true", help="train nothing for rows that promise nothing")
     parser.add_argument("--quick", action="store_true", help="few steps, nothing is written")
     parser.add_argument("--timeless", action="store_true", help="keep the times measured before")
     parser.add_argument("--times", action="store_true", help="measure the times alone")
@@ -431,6 +458,7 @@ def main() -> None:
     steps, seeds = (20, 1) if chosen.quick else (chosen.steps, chosen.seeds)
     path = RESULTS / f"elastic-{'quick' if chosen.quick else 'runs'}.jsonl"
     every = [job for job in jobs(variant, seeds, steps) if job.kind == "separate" or not chosen.separate]
+    every = [job for job in every if not chosen.brief or (job.kind in ("separate", "elastic") and job.size in SIZES)]
     lines = run_all([job for job in every if job.seed == 0], path, chosen.jobs)
     better = best_factors(lines, steps, variant != OLD)
     rest = [replace(job, factor=better[job.size]) if job.kind == "separate" else job for job in every if job.seed]
@@ -438,7 +466,7 @@ def main() -> None:
     if chosen.separate:
         return
     table = Table(lines, variant, seeds, steps)
-    rows = [*table.rows(), *table.worst(), *table.stored()]
+    rows = [*table.rows(), *table.worst(), *table.corners(), *table.stored()]
     rows += (
         times(variant, 6, 1) if chosen.quick else [] if chosen.timeless else times(variant, chosen.timed, chosen.rounds)
     )
@@ -448,7 +476,7 @@ def main() -> None:
         path.unlink()
         return
     print(write_beside(table.separate(), RESULTS / f"{NAMES[variant]}_separate.json"))
-    first = next(line for line in lines if line["kind"] == "elastic" and line["seed"] == 0)
+    first = table.by["elastic", "native", 0, table.longer, table.muon, 1.0]
     corpus = python_source()
     also = {"steps": steps, "seeds": seeds, "lr": LR, "corpus": {"name": corpus.name, "sha256": corpus.sha256}}
     print(

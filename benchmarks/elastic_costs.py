@@ -1,0 +1,144 @@
+"""Where the CPU time of an elastic training goes: each kind of step beside a plain native one, without a training.
+
+    python benchmarks/elastic_costs.py               # three interleaved rounds, two minutes of CPU time
+    python benchmarks/elastic_costs.py --quick       # a smoke run
+
+The model, data and schedule are those of ``elastic.py``. A kind of step is timed in a short fit that has no other; its
+first two steps are left out, so that no switch and no first use is counted. The last rows add up whole trainings from
+these, as shares of 800 plain steps: that is what a schedule will cost before anybody has trained it.
+"""
+
+import argparse
+import itertools
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from common import Row, environment, estimate, interleaved, row, write
+from elastic import LONGER, SIZES, STEPS, USUAL, Job, Laws, laws, model_of, optimiser_of, prepared, task_of
+from elastic_schedules import SCHEDULES, Schedule
+
+from continua.axes import at
+from continua.recipes.elastic import lessons
+from continua.training import Growth, Progress, Stage, fit
+
+PARTS = (1, 2, 4, 8)
+PLAIN, COARSE, HALVES = "a plain native step", "half of all", "half of the width or of the depth in turn"
+BESIDE = {parts: f"native, with a lesson on 1/{parts} of the batch" for parts in PARTS}
+ALONE = "native, without a lesson"
+QUARTER, AFTERWARDS = "afterwards, a quarter of all", "afterwards, the sizes of the recipe"
+FIRST = 2  # steps that are not counted
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A fit in which every step is of one kind, and how many steps are timed."""
+
+    own: Laws
+    steps: int
+    plain: bool = False
+
+
+def kinds(model: Any, few: int) -> dict[str, Kind]:
+    """All kinds of steps of the schedule; lessons and sizes are drawn, so that these need more steps."""
+    usual = laws(Job("elastic", "native", 0, STEPS), model)
+    if usual.afterwards is None or usual.grow is None:
+        raise SystemExit("the recipe neither grows nor corrects: there is nothing to time")
+    smallest = replace(usual.afterwards, sizes=(at(d=32, h=1, z=1),))
+    stages = {COARSE: usual.grow.stages[-2], HALVES: usual.grow.stages[-1]}
+    made = {PLAIN: Kind(Laws(), few, plain=True), ALONE: Kind(Laws(), few)}
+    made |= {name: Kind(Laws(grow=Growth((Stage(stage.sizes, 0.999),))), few + 1) for name, stage in stages.items()}
+    made |= {BESIDE[parts]: Kind(Laws(lessons(replace(USUAL, parts=parts))), 2 * few) for parts in PARTS}
+    for name, law in {QUARTER: smallest, AFTERWARDS: usual.afterwards}.items():
+        made[name] = Kind(Laws(afterwards=replace(law, share=2.0 * few)), 1)
+    return made
+
+
+def step_of(kind: Kind, model: Any, seeds: list[int]) -> Callable[[], float]:
+    """CPU seconds of a mean step; every call draws other sizes, the same ones for all kinds."""
+    task = replace(task_of(), limit=1)
+
+    def timed() -> float:
+        ends: list[float] = []
+
+        def watch(progress: Progress) -> None:
+            ends.append(time.process_time())
+
+        fit(model, task, optimiser=optimiser_of(muon=True), steps=kind.steps, seed=seeds[0], evaluate_every=10**6,
+            elastic=kind.own.elastic, grow=kind.own.grow, afterwards=kind.own.afterwards, watch=watch)  # fmt: skip
+        spent = [b - a for a, b in itertools.pairwise(ends[:-1])]  # the last one measures held-out data
+        return statistics.mean(spent[FIRST - 1 :])
+
+    return timed
+
+
+def measured(rounds: int, few: int) -> dict[str, list[float]]:
+    """Mean steps as shares of the plain one of their round."""
+    torch.set_num_threads(1)
+    vocabulary = task_of().tokens.size
+    model = prepared(Job("elastic", "native", 0, STEPS), vocabulary)
+    plain = model_of(SIZES["native"], vocabulary, 0)
+    seeds = [0]
+
+    def next_round() -> None:
+        done.append(1)
+        seeds[0] = len(done) // len(cases)
+
+    done: list[int] = []
+    cases = {name: step_of(kind, plain if kind.plain else model, seeds) for name, kind in kinds(model, few).items()}
+    seen = interleaved(cases, rounds, 1, next_round)
+    return {name: [a / b for a, b in zip(own, seen[PLAIN], strict=True)] for name, own in seen.items()}
+
+
+def whole(shares: dict[str, float], schedule: Schedule) -> float:
+    """A training over 800 plain steps."""
+    own = schedule.settings
+    begins = max(own.start, own.half)
+    spent = {
+        COARSE: own.coarse,
+        HALVES: own.half - own.coarse,
+        ALONE: begins - own.half,
+        BESIDE[own.parts]: 1 - begins,
+        AFTERWARDS: own.below if schedule.ends else 0.0,
+    }
+    return sum(share * shares[name] for name, share in spent.items()) * schedule.steps / STEPS
+
+
+def schedules(shares: dict[str, float]) -> list[Row]:
+    """Whole trainings, from the medians of their steps."""
+    usual = {
+        "the recipe": Schedule(LONGER, USUAL),
+        "the recipe, none afterwards": Schedule(LONGER, USUAL, ends=False),
+    }
+    return [
+        Row(f"{name}: added up, over {STEPS} plain steps", whole(shares, schedule))
+        for name, schedule in {**usual, **SCHEDULES}.items()
+    ]
+
+
+def main() -> None:
+    """Time every kind, and add up."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--few", type=int, default=8, help="steps of a kind")
+    parser.add_argument("--quick", action="store_true", help="few steps, nothing is written")
+    chosen = parser.parse_args()
+    seen = measured(1, 4) if chosen.quick else measured(chosen.rounds, chosen.few)
+    rows = [
+        row(f"{name}, over a plain native step", estimate(values)) for name, values in seen.items() if name != PLAIN
+    ]
+    rows += schedules(seen, LONGER)
+    for line in rows:
+        print(f"{line.name}: {line.shown}")
+    if not chosen.quick:
+        print(write("elastic_costs", rows, environment=environment(), rounds=chosen.rounds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Cheaper schedules of elastic training: what each size loses against separate models, and whether its bound holds.
+
+    python benchmarks/elastic_schedules.py               # what is missing, one seed: five minutes of CPU time each
+    python benchmarks/elastic_schedules.py --quick       # a smoke run
+
+Model, data, sizes, separate models and bounds are those of ``elastic.py``, whose schedule holds them;
+``elastic_costs.py`` says what steps cost. Finished runs are kept in ``results/elastic-schedules.jsonl``.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from common import RESULTS, Row, environment, write
+from elastic import (
+    BOUNDS,
+    FINER_BOUNDS,
+    LONGER,
+    NEW,
+    SIZES,
+    STEPS,
+    USUAL,
+    WINDOWS,
+    Table,
+    against,
+    finished,
+    model_of,
+    optimiser_of,
+    percent,
+    task_of,
+)
+
+from continua.convert import elastic
+from continua.recipes.elastic import ElasticSettings, afterwards, corrected, growth, lessons
+from continua.training import fit
+from continua.training.sizes import native_sizes
+
+SEED = 0
+DEEP = "twice the steps"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """So many steps with the recipe's settings, and whether corrections learn afterwards."""
+
+    steps: int
+    settings: ElasticSettings
+    ends: bool = True
+
+
+SCHEDULES = {
+    "1,100 steps, lessons on a quarter of the batch, half as many afterwards": Schedule(
+        1100, replace(USUAL, parts=4, below=0.5)
+    ),
+    "1,300 steps, lessons from 60 % of them on, none afterwards": Schedule(
+        LONGER, replace(USUAL, start=0.6), ends=False
+    ),
+}
+
+
+def work(name: str, shorter: int) -> dict[str, Any]:
+    """Train by a schedule, and measure the sizes that are held to something."""
+    torch.set_num_threads(1)
+    chosen = SCHEDULES[name]
+    own = chosen.settings
+    task = replace(task_of(), limit=WINDOWS)
+    model = corrected(elastic(model_of(SIZES["native"], task.tokens.size, SEED)), own)
+    later = afterwards(native_sizes(model), own) if chosen.ends else None
+    steps = chosen.steps // shorter
+    start = time.process_time()
+    fit(
+        model,
+        replace(task, limit=1),
+        optimiser=optimiser_of(muon=True),
+        steps=steps,
+        seed=SEED,
+        evaluate_every=steps,
+        elastic=lessons(own),
+        grow=growth(model.native, own),
+        afterwards=later,
+    )
+    spent = time.process_time() - start
+    model.eval()
+    views = {size: model.at(**dict(zip("dhz", SIZES[size], strict=True))) for size in BOUNDS}
+    views[DEEP] = model.at(z=2 * SIZES["native"][2])
+    return {"schedule": name, "cpu": spent, "losses": {size: task.evaluate(view).main for size, view in views.items()}}
+
+
+def rows_of(line: dict[str, Any], apart: Table) -> list[Row]:
+    """Each size of a schedule; a quarter of all is no model where nothing learns afterwards."""
+    name, losses = line["schedule"], line["losses"]
+    known = [size for size in BOUNDS if SCHEDULES[name].ends or size != "a quarter of all"]
+    theirs = {size: apart.apart(size)[SEED] for size in known}
+    rows = [
+        percent(
+            f"{name}: {size}", [losses[size]], [theirs[size]], BOUNDS[size], against([losses[size]], [theirs[size]])
+        )
+        for size in known
+    ]
+    native = losses["native"]
+    return [*rows, percent(f"{name}: {DEEP}, against native", [losses[DEEP]], [native], FINER_BOUNDS[DEEP],
+                           against([losses[DEEP]], [native]))]  # fmt: skip
+
+
+def run_missing(path: Path, shorter: int) -> list[dict[str, Any]]:
+    """Each schedule in a process of its own; finished ones are kept."""
+    done = {line["schedule"] for line in finished(path)}
+    for name in [name for name in SCHEDULES if name not in done]:
+        command = [sys.executable, __file__, "--job", json.dumps([name, shorter])]
+        told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
+        with path.open("a") as kept:
+            kept.write(told.strip().splitlines()[-1] + "\n")
+    return finished(path)
+
+
+def main() -> None:
+    """Run what is missing, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few steps, nothing is written")
+    parser.add_argument("--kept", action="store_true", help="tell of finished runs alone")
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.job:
+        print(json.dumps(work(*json.loads(chosen.job))))
+        return
+    path = RESULTS / f"elastic-schedules{'-quick' if chosen.quick else ''}.jsonl"
+    lines = finished(path) if chosen.kept else run_missing(path, 50 if chosen.quick else 1)
+    apart = Table(finished(RESULTS / "elastic-runs.jsonl"), NEW, 1, STEPS)
+    rows = [line for run in lines for line in rows_of(run, apart)]
+    for line in rows:
+        print(f"{line.name}: {line.shown}  {line.target} {line.verdict}  {line.note}")
+    if chosen.quick:
+        path.unlink()
+        return
+    print(write("elastic_schedules", rows, environment=environment(), seeds=1))
+
+
+if __name__ == "__main__":
+    main()
