@@ -10,6 +10,7 @@ these, as shares of 800 plain steps: that is what a schedule will cost before an
 
 import argparse
 import itertools
+import json
 import os
 import statistics
 import time
@@ -20,7 +21,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from common import Row, environment, estimate, interleaved, row, write
+from common import RESULTS, Row, environment, estimate, interleaved, row, write
 from elastic import LONGER, SIZES, STEPS, USUAL, Job, Laws, laws, model_of, optimiser_of, prepared, task_of
 from elastic_schedules import SCHEDULES, Schedule
 
@@ -33,6 +34,7 @@ PLAIN, COARSE, HALVES = "a plain native step", "half of all", "half of the width
 BESIDE = {parts: f"native, with a lesson on 1/{parts} of the batch" for parts in PARTS}
 ALONE = "native, without a lesson"
 QUARTER, AFTERWARDS = "afterwards, a quarter of all", "afterwards, the sizes of the recipe"
+OVER = f", over {PLAIN}"  # ends the names of rows that are steps
 FIRST = 2  # steps that are not counted
 
 
@@ -122,22 +124,34 @@ def schedules(shares: dict[str, float]) -> list[Row]:
     ]
 
 
+def steps_of(seen: dict[str, list[float]]) -> list[Row]:
+    """A row for each kind of step."""
+    return [row(name + OVER, estimate(values)) for name, values in seen.items() if name != PLAIN]
+
+
+def kept() -> list[Row]:
+    """The steps of the last measurement."""
+    lines = json.loads((RESULTS / "elastic_costs.json").read_text(encoding="utf-8"))["rows"]
+    return [
+        Row(line["name"], line["value"], line["low"], line["high"]) for line in lines if line["name"].endswith(OVER)
+    ]
+
+
 def main() -> None:
     """Time every kind, and add up."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--few", type=int, default=8, help="steps of a kind")
+    parser.add_argument("--kept", action="store_true", help="add up anew from the steps that were measured before")
     parser.add_argument("--quick", action="store_true", help="few steps, nothing is written")
     chosen = parser.parse_args()
-    seen = measured(1, 4) if chosen.quick else measured(chosen.rounds, chosen.few)
-    rows = [
-        row(f"{name}, over a plain native step", estimate(values)) for name, values in seen.items() if name != PLAIN
-    ]
-    rows += schedules(seen, LONGER)
+    rows = kept() if chosen.kept else steps_of(measured(1, 4) if chosen.quick else measured(chosen.rounds, chosen.few))
+    rows += schedules({line.name.removesuffix(OVER): line.value for line in rows})
     for line in rows:
         print(f"{line.name}: {line.shown}")
     if not chosen.quick:
-        print(write("elastic_costs", rows, environment=environment(), rounds=chosen.rounds))
+        about = {} if chosen.kept else {"environment": environment(), "rounds": chosen.rounds}
+        print(write("elastic_costs", rows, part=chosen.kept, **about))
 
 
 if __name__ == "__main__":
