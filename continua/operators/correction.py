@@ -43,7 +43,7 @@ class Correction(nn.Module):
     by name. A new correction is zero: A is, B is not (Hu et al. 2022).
 
     Without a rank the sum over r is one whole kernel D_k(x, y), zero at first, and ``vectors``, gains and shifts by
-    name with their letters, become w + Σ_k s_k a_k: more numbers, which learn faster. Where corrections begin
+    name with their letters, become w + Σ_k s_k a_k: more numbers. Where corrections begin
     ``beyond`` some octaves, s_k is less by as many, still ≥ 0, vectors are corrected too, and a map is corrected along
     z and along the widths it has.
     """
