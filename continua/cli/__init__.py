@@ -12,6 +12,7 @@ from continua.cli.datasets import app as datasets
 from continua.cli.deploy import export, plan, serve, studio
 from continua.cli.failures import report
 from continua.cli.options import Device, Threads, ready
+from continua.cli.reading import classify, embed
 from continua.cli.simulate.command import app as simulations
 
 app = typer.Typer(
@@ -22,10 +23,8 @@ app = typer.Typer(
 )
 app.add_typer(simulations, name="simulate")
 app.add_typer(datasets, name="data")
-app.command()(export)
-app.command()(plan)
-app.command()(serve)
-app.command()(studio)
+for command in (export, plan, serve, studio, classify, embed):
+    app.command()(command)
 
 
 def _version(wanted: bool) -> bool:
