@@ -4,8 +4,8 @@
     python benchmarks/plan.py --only bytes    # bytes alone: they do not depend on what else the machine does
 
 Bytes are those that torch allocates, from the profiler's log. Seconds are medians of steps; the speed of the machine is
-that of the same model at half the batch, the link that of an all-reduce of its weights between two processes, so nothing
-of the predicted step itself is put in.
+that of the same model at half the batch, the link that of an all-reduce of its weights between two processes: nothing of
+the predicted step itself is put in.
 """
 
 import argparse
