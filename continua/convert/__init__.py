@@ -5,6 +5,7 @@ from continua.convert.corrections import with_corrections
 from continua.convert.discretise import discretise
 from continua.convert.distil import distil
 from continua.convert.export import Exported, export
+from continua.convert.gguf import from_gguf
 from continua.convert.huggingface import from_hf, to_hf
 from continua.convert.joining import best_left_out
 from continua.convert.names import Entry, Layout, NameMap
@@ -24,6 +25,7 @@ __all__ = [
     "distil",
     "elastic",
     "export",
+    "from_gguf",
     "from_hf",
     "from_torch",
     "from_whisper",

@@ -3,6 +3,7 @@
 import json
 import tempfile
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from continua.convert.opt import OPT
 from continua.convert.padding import padded
 from continua.convert.qwen import QWEN2, QWEN3
 from continua.convert.roberta import ROBERTA, XLM_ROBERTA
+from continua.convert.shards import StoredTensors, stored_tensors
 from continua.convert.t5 import T5
 from continua.convert.tokenizer import write_tokeniser
 from continua.convert.vit import VIT
@@ -34,7 +36,8 @@ from continua.convert.whisper import WHISPER
 from continua.data.tokens import Tokeniser
 from continua.errors import CheckpointError, ConfigError, ContinuaError, nearest
 from continua.models.model import Model
-from continua.models.store import CONFIG, WEIGHTS, read_json, read_tensors, refuse_pickle
+from continua.models.store import CONFIG, WEIGHTS, read_json, refuse_pickle
+from continua.typing import Tensor
 
 ARCHITECTURES: dict[str, Architecture] = {
     each.kind: each
@@ -48,7 +51,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def from_hf(path: Any, dtype: torch.dtype | None = None) -> Any:
-    """Return the model of a Hugging Face folder (``config.json`` and ``model.safetensors``), equal to round-off.
+    """Return the model of a Hugging Face folder (``config.json`` and safetensors, in shards too), equal to round-off.
 
     A model of ``transformers`` itself will do too: it is written into a folder that is thrown away.
 
@@ -63,10 +66,16 @@ def from_hf(path: Any, dtype: torch.dtype | None = None) -> Any:
     if not isinstance(path, str | Path):
         remedy = "Give a local folder written by save_pretrained, or a model of transformers."
         raise CheckpointError("from_hf reads a folder", got=type(path).__name__, remedy=remedy)
-    stored, model, names = _read(Path(path))
+    return filled(*_read(Path(path)), dtype)
+
+
+def filled(stored: Mapping[str, Tensor], model: Any, names: NameMap, dtype: torch.dtype | None) -> Any:
+    """A model without numbers, with those of a file; tensor by tensor, so that hardly more memory is taken."""
     state = names.load(stored, model.state_dict())
     wanted = widest(state.values()) if dtype is None else dtype
-    model.load_state_dict({name: tensor.to(wanted) for name, tensor in state.items()}, assign=True)
+    for name in state:
+        state[name] = state[name].to(wanted)
+    model.load_state_dict(state, assign=True)
     return model
 
 
@@ -172,7 +181,7 @@ def _recognise(model: Any) -> tuple[Architecture, dict[str, Any]] | None:
     return None
 
 
-def _read(path: Path) -> tuple[dict[str, Any], Any, NameMap]:
+def _read(path: Path) -> tuple[StoredTensors, Any, NameMap]:
     refuse_pickle(path)
     if not (path / CONFIG).is_file():
         remedy = "Give a local folder written by save_pretrained; nothing is downloaded."
@@ -183,7 +192,15 @@ def _read(path: Path) -> tuple[dict[str, Any], Any, NameMap]:
         hint, known = nearest(kind, list(ARCHITECTURES)), f"Known: {', '.join(sorted(ARCHITECTURES))}."
         remedy = hint if hint == known else f"{hint} {known}"
         raise CheckpointError("this architecture is not known", got=kind, remedy=remedy)
-    stored = read_tensors(path)
-    with torch.device("meta"):  # numbers come from the file: none are drawn before
-        model = ARCHITECTURES[kind].build(config, set(stored))
-    return stored, model, ARCHITECTURES[kind].names(model)
+    if config.get("auto_map"):
+        remedy = "Nothing from a folder is executed; take auto_map out if the model is a plain one of this kind."
+        raise CheckpointError("this config.json asks for code of its own", got=f"auto_map for {kind}", remedy=remedy)
+    stored = stored_tensors(path)
+    return stored, *unfilled(kind, config, set(stored))
+
+
+def unfilled(kind: str, config: Settings, stored: set[str]) -> tuple[Any, NameMap]:
+    """The model that a configuration describes, without numbers: these come from the file; and its names there."""
+    with torch.device("meta"):
+        model = ARCHITECTURES[kind].build(config, stored)
+    return model, ARCHITECTURES[kind].names(model)

@@ -95,7 +95,7 @@ class NameMap:
 
     def load(self, stored: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return our state from the file's; every name must be accounted for."""
-        plain = {name.removeprefix(self.prefix): tensor for name, tensor in stored.items()}
+        plain = {name.removeprefix(self.prefix): name for name in stored}
         used: set[str] = set()
         state: dict[str, Tensor] = {}
         for entry in self.entries:
@@ -103,8 +103,8 @@ class NameMap:
             _require(names, plain)
             stacked = self.single or "{z}" in entry.theirs
             shape = target[entry.ours].shape[1:] if stacked else target[entry.ours].shape
-            pieces = [_taken(entry, name, plain[name], shape) for name in names]
-            state[entry.ours] = torch.stack(pieces) if stacked else pieces[0]
+            pieces = (_taken(entry, name, stored[plain[name]], shape) for name in names)  # one at a time
+            state[entry.ours] = _stacked(pieces, len(names)) if stacked else next(pieces).contiguous()
             used.update(names)
         extra = [n for n in plain if n not in used and not _any_of(n, self.ignored)]
         if extra:
@@ -151,7 +151,21 @@ def norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
     )
 
 
-def _require(names: Iterable[str], plain: Mapping[str, Tensor]) -> None:
+def _stacked(pieces: Iterable[Tensor], count: int) -> Tensor:
+    """torch.stack without all pieces in memory beside it; the dtype is the one that holds all."""
+    room: Tensor | None = None
+    for place, piece in enumerate(pieces):
+        if room is None:
+            room = piece.new_empty(count, *piece.shape)
+        elif piece.dtype != room.dtype:
+            room = room.to(torch.promote_types(room.dtype, piece.dtype))
+        room[place] = piece
+    if room is None:
+        raise CheckpointError("a model has layers", got="none", remedy="Check config.json.")
+    return room
+
+
+def _require(names: Iterable[str], plain: Mapping[str, str]) -> None:
     missing = [name for name in names if name not in plain]
     if missing:
         shown = ", ".join(missing[:3])

@@ -216,6 +216,8 @@ def test_smollm2_writes_the_same_tokens(tmp_path: Path) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file)
     theirs.save_pretrained(tmp_path)
     model = ct.from_hf(tmp_path)
+    read = ct.from_gguf(folder / file).state_dict()
+    assert all(torch.equal(read[name], tensor) for name, tensor in model.state_dict().items())
     ids = torch.tensor([tokenizer(PROMPT)["input_ids"]])
     with torch.no_grad():
         assert gap(model(ids), theirs(ids).logits) <= 1e-5

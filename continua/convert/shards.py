@@ -1,0 +1,93 @@
+"""The tensors of a folder, in one file or in shards with an index: each is read when it is asked for.
+
+Nothing stays mapped: a file is opened for one tensor, which is copied, so that a model takes its own memory and hardly
+more while it is loaded.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from continua.errors import CheckpointError
+from continua.models.store import PICKLES, WEIGHTS, read_json, refuse_pickle
+from continua.typing import Tensor
+
+INDEX = "model.safetensors.index.json"
+DAMAGED = "The file is damaged or cut short: copy it again."
+AGAIN = "Write the folder again with save_pretrained, or copy it whole."
+
+
+@dataclass(frozen=True)
+class StoredTensors(Mapping[str, Tensor]):
+    """Tensors by name; ``files`` says in which file each one is."""
+
+    files: Mapping[str, Path]
+
+    def __getitem__(self, name: str) -> Tensor:
+        path = self.files[name]
+        with _opened(path) as file:
+            # A copy, which torch aligns: in a file tensors lie anywhere, and products may round by where factors lie.
+            found: Tensor = file.get_tensor(name).clone()
+            return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
+def stored_tensors(folder: Path) -> StoredTensors:
+    """What a folder holds: ``model.safetensors``, or the shards that its index names."""
+    whole = folder / WEIGHTS
+    if whole.is_file():
+        return StoredTensors(dict.fromkeys(_names(whole), whole))
+    if (folder / INDEX).is_file():
+        return _sharded(folder)
+    pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES) if folder.is_dir() else []
+    if pickled:
+        refuse_pickle(Path(pickled[0]))
+    got = f"neither in {folder}"
+    raise CheckpointError(f"the folder needs a {WEIGHTS} or a {INDEX}", got=got, remedy="Check the path.")
+
+
+def _sharded(folder: Path) -> StoredTensors:
+    index = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(index, Mapping) or not index or not all(isinstance(file, str) for file in index.values()):
+        got = type(index).__name__ if not isinstance(index, Mapping) else "names that are no text, or none"
+        raise CheckpointError(f"{INDEX} needs a weight_map from tensors to files", got=got, remedy=AGAIN)
+    files = sorted(set(index.values()))
+    for file in files:
+        if Path(file).name != file or "\\" in file or file in ("", ".", ".."):
+            remedy = "An index names files beside it; nothing else is opened."
+            raise CheckpointError("a shard lies in the folder of its index", got=repr(file), remedy=remedy)
+        refuse_pickle(Path(file))
+    missing = [file for file in files if not (folder / file).is_file()]
+    if missing:
+        remedy = "Copy all shards into the folder."
+        raise CheckpointError("the folder lacks shards of its index", got=f"no {', '.join(missing[:3])}", remedy=remedy)
+    found = {file: set(_names(folder / file)) for file in files}
+    lost = [name for name, file in index.items() if name not in found[file]]
+    if lost:
+        got = f"no {', '.join(sorted(lost)[:3])} in {index[sorted(lost)[0]]}"
+        raise CheckpointError("a shard lacks tensors that the index places there", got=got, remedy=AGAIN)
+    unlisted = sorted(name for names in found.values() for name in names if name not in index)
+    if unlisted:
+        got = ", ".join(unlisted[:3])
+        raise CheckpointError("the shards hold tensors that the index does not know", got=got, remedy=AGAIN)
+    return StoredTensors({name: folder / file for name, file in index.items()})
+
+
+def _names(path: Path) -> list[str]:
+    with _opened(path) as file:
+        return list(file.keys())
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return safe_open(path, "pt")
+    except (SafetensorError, OSError) as damaged:
+        raise CheckpointError(f"{path.name} cannot be read", got=str(damaged), remedy=DAMAGED) from damaged
