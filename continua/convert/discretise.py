@@ -19,7 +19,8 @@ from continua.models.model import Model
 from continua.models.readout import Readout
 from continua.models.structure import Structure
 from continua.models.view import View
-from continua.operators import Operator, Pointwise
+from continua.operators import Attention, Operator, Pointwise
+from continua.operators.attention.operator import layer_at
 from continua.operators.norm import Affine
 from continua.typing import Letter, Tensor
 
@@ -122,6 +123,9 @@ class _Flow:
         elif kind == "Discretisation":
             made |= {letter: {"kind": "Counting", "n": self._count(letter)} for letter in WIDTHS}
             made["z"] = {**made["z"], "steps": len(self.lengths), "nested": None, "lengths": None}
+        elif kind == "ByDepth":
+            order = tuple(range(len(made["masks"])))
+            made["masks"] = [made["masks"][layer_at(order, z)] for z in self.starts]
         elif kind == "Attention" and made["groups"] is not None:
             made["groups"] = made["groups"] if self._folding.shares_keys(made["groups"]) else None
         elif kind == "Readout" and made["tied"] and not _has_gain(made["before"]):
@@ -154,7 +158,7 @@ class _Flow:
             part = self.flow.block.parts[number]
             grids = self.structure.grids.with_depths(self._layers(where))
             for path, operator in _leaves(f"block.parts.{number}", part):
-                done.append(path)
+                done += [path, f"{path}.norm"] if isinstance(operator, Attention) else [path]
                 own = target.get_submodule(path)
                 values = self._folding.of(operator, own, grids)
                 if part.is_flow and operator is output_of(part):
@@ -208,6 +212,8 @@ class _Flow:
             for field in fields:
                 if field is not None:
                     field.coefficients.mul_(self._mass_of_d)
+            if last.stored_mean != 1 and self._mass_of_d != 1:
+                fields[0].coefficients.add_((self._mass_of_d - 1) * (1 - last.stored_mean))
 
 
 def _require_layers(flow: Any) -> None:
@@ -227,7 +233,8 @@ def _leaves(name: str, part: nn.Module) -> Iterator[tuple[str, Operator]]:
 
 def _write(operator: Any, values: Mapping[str, Tensor]) -> None:
     for name, value in values.items():
-        coefficients = getattr(operator, name).coefficients
+        field = getattr(operator.norm, name[1]) if name in ("nq", "nk") else getattr(operator, name)
+        coefficients = field.coefficients
         if value.numel() != coefficients.numel():  # a convolution keeps waves of a domain, not a matrix
             remedy = "Use the view itself, model.at(…).held(), or ct.export(model, 'model.onnx')."
             raise ConfigError("no plain layer computes this part", got=type(operator).__name__, remedy=remedy)

@@ -11,6 +11,7 @@ from continua.errors import ConfigError
 from continua.operators import (
     ALiBi,
     Attention,
+    Capped,
     Drop,
     Gaussian,
     Integral,
@@ -21,6 +22,7 @@ from continua.operators import (
     Skip,
 )
 from continua.operators.activation import Identity
+from continua.operators.norm import Affine
 from continua.operators.weights import Sampled, Weights
 from continua.typing import Tensor
 
@@ -75,8 +77,9 @@ class Folding:
         """Scores with another temperature, keys that are shared, and no density."""
         ratio = operator.kernel.scale(operator.axes.e) / target.kernel.scale(target.axes.e)
         made = dict(values)
-        if ratio != 1.0 and operator.kernel.is_dot:
-            made |= {name: values[name] * ratio for name in ("q", "bq") if name in values}
+        if ratio != 1.0 and (operator.kernel.is_dot or isinstance(operator.kernel, Capped)):
+            last = ("q", "bq") if operator.norm is None else ("nq",)  # what the scores are linear in
+            made |= {name: values[name] * ratio for name in last if name in values}
         if target.groups is not None and not self.grids.h.is_counting:
             made |= {name: self._one_each(values[name], name, target.groups) for name in SHARED if name in values}
         if target.density is not None:
@@ -136,6 +139,11 @@ def stepped(part: Any, values: Mapping[str, Tensor], lengths: tuple[float, ...])
         names = ("w2", "b2")
     elif isinstance(writer, Integral):
         names = ("kernel", "bias")
+    elif isinstance(writer, Affine) and writer.scale is not None:  # a norm behind a branch
+        missing = 1 - writer.stored_mean
+        whole = {**values, "scale": values["scale"] + missing}
+        made = {name: _times(value, lengths, writer, name) for name, value in whole.items()}
+        return {**made, "scale": made["scale"] - missing}
     else:
         raise _unfoldable(type(writer).__name__)
     return {name: _times(value, lengths, writer, name) if name in names else value for name, value in values.items()}

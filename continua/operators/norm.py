@@ -70,7 +70,7 @@ class Affine(Operator):
     def __init__(self, weights: Parametrisation, eps: float, scale: bool, shift: bool, mean: float = 1.0) -> None:
         super().__init__()
         self.eps = eps
-        self.stored_mean = mean  # of the scale in the file: what is missing to one is added when it is read
+        self.stored_mean = mean  # of the scale as it is stored: what is missing to one is added where it is used
         self.scale = weights.field("zd", mean=mean, role=GAIN) if scale else None
         self.shift = weights.field("zd", role=SHIFT) if shift else None
         targets = {"scale": Target(GAIN, "d", integral="d")} if scale else {}
@@ -91,10 +91,10 @@ class Affine(Operator):
         }
 
         def finish(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
-            if self.stored_mean != 1 and "scale" in values:
-                values = {**values, "scale": values["scale"] + (1 - self.stored_mean)}
+            missing = 1 - self.stored_mean if self.calibration is not None or self.correction is not None else 0.0
+            values = _shifted(values, missing)  # factors are those of the scale itself
             values = corrected(self.correction, values, grids)
-            return self.finish(folded(self.calibration, values, grids, depths))
+            return self.finish(_shifted(folded(self.calibration, values, grids, depths), -missing))
 
         return sample(grids, weights, late, finish)
 
@@ -115,6 +115,10 @@ class Affine(Operator):
         return values
 
 
+def _shifted(values: dict[str, Tensor], by: float) -> dict[str, Tensor]:
+    return {**values, "scale": values["scale"] + by} if by and "scale" in values else values
+
+
 @dataclass(frozen=True)
 class FusedLayerNorm:
     """Layer norm over equally weighted nodes, by the fused kernel."""
@@ -130,14 +134,17 @@ class FusedLayerNorm:
 
 @dataclass(frozen=True)
 class FusedRMSNorm:
-    """RMS norm over equally weighted nodes, by the fused kernel."""
+    """RMS norm over equally weighted nodes, by the fused kernel; ``missing`` is added to the scale."""
 
     width: int
     eps: float
+    missing: float = 0.0
 
     def __call__(self, z: float, x: Tensor, args: NormOperands) -> Tensor:
         """Evaluate."""
-        return F.rms_norm(x, (self.width,), args.weights.at(z).get("scale"), self.eps)
+        scale = args.weights.at(z).get("scale")
+        scale = scale if scale is None or not self.missing else scale + self.missing
+        return F.rms_norm(x, (self.width,), scale, self.eps)
 
 
 @dataclass(frozen=True)
@@ -146,12 +153,14 @@ class WeightedNorm:
 
     eps: float
     centred: bool
+    missing: float = 0.0  # added to the scale
 
     def __call__(self, z: float, x: Tensor, args: NormOperands) -> Tensor:
         """Evaluate."""
         w = args.weights.at(z)
         y = standardise(x, args.share, self.eps, self.centred)
-        y = y * w["scale"] if "scale" in w else y
+        if "scale" in w:
+            y = y * (w["scale"] + self.missing if self.missing else w["scale"])
         return y + w["shift"] if "shift" in w else y
 
 
@@ -185,7 +194,10 @@ class RMSNorm(Affine):
 
     def function(self, d: Grid) -> VectorFunction:
         """The fused kernel where weights are equal, the weighted form elsewhere."""
-        return FusedRMSNorm(d.count, self.eps) if d.is_uniform else WeightedNorm(self.eps, centred=False)
+        missing = 1 - self.stored_mean
+        if d.is_uniform:
+            return FusedRMSNorm(d.count, self.eps, missing)
+        return WeightedNorm(self.eps, centred=False, missing=missing)
 
 
 @register

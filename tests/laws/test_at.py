@@ -87,11 +87,10 @@ def reads_only_layers(model: Any) -> bool:
     return model.native.is_discrete and stays
 
 
-MADE_OF_WEIGHTS = ("density", "gemma2")  # a normalised density, scales that are stored around zero
 COUNTED = [
     name
     for name, case in MODELS.items()
-    if isinstance(model := case.build(), Transformer) and reads_only_layers(model) and name not in MADE_OF_WEIGHTS
+    if isinstance(model := case.build(), Transformer) and reads_only_layers(model) and name != "density"
 ]
 
 
