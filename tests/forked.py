@@ -98,21 +98,23 @@ def _command(folder: Path, words: tuple[str, ...]) -> None:
 # --- several that work together ---------------------------------------------------------------------------------------
 
 
-def ranks(work: Callable[..., None], *given: Any, folder: Path) -> list[Fork]:
-    """Begin ``work(*given)`` in each of two processes, in surroundings as ``torchrun`` makes them."""
+def ranks(work: Callable[..., None], *given: Any, folder: Path, count: int = RANKS) -> list[Fork]:
+    """Begin ``work(*given)`` in each of some processes, in surroundings as ``torchrun`` makes them."""
     port = _free_port()
-    return [forked(_take_part, rank, port, work, given, folder=folder, name=f"rank-{rank}") for rank in range(RANKS)]
+    return [
+        forked(_take_part, rank, count, port, work, given, folder=folder, name=f"rank-{rank}") for rank in range(count)
+    ]
 
 
-def together(work: Callable[..., None], *given: Any, folder: Path) -> None:
-    """Do ``work(*given)`` in each of two processes, to the end."""
-    begun = ranks(work, *given, folder=folder)
+def together(work: Callable[..., None], *given: Any, folder: Path, count: int = RANKS) -> None:
+    """Do ``work(*given)`` in each of some processes, to the end."""
+    begun = ranks(work, *given, folder=folder, count=count)
     try:
         codes = [rank.ended() for rank in begun]
     finally:
         for rank in begun:
             rank.kill()
-    assert codes == [0] * RANKS, "\n".join(rank.err.read_text()[-3000:] for rank in begun)
+    assert codes == [0] * count, "\n".join(rank.err.read_text()[-3000:] for rank in begun)
 
 
 def _free_port() -> int:
@@ -121,7 +123,7 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def _take_part(rank: int, port: int, work: Callable[..., None], given: tuple[Any, ...]) -> None:
-    surroundings = {"RANK": rank, "WORLD_SIZE": RANKS, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+def _take_part(rank: int, count: int, port: int, work: Callable[..., None], given: tuple[Any, ...]) -> None:
+    surroundings = {"RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in surroundings.items()})
     work(*given)

@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from continua.config import register
+from continua.errors import ConfigError
 from continua.optim.optimiser import AdamW, Optimiser
 from continua.optim.parameters import ParameterInfo, PerParameter
+from continua.optim.shards import cut_of, gather, local, rounds
 from continua.settings import NonNegative, PartialShare, Whole
 from continua.typing import Float, Tensor
 
@@ -23,6 +25,7 @@ class Muon:
     Jordan et al. (2024). Every coefficient in z is a matrix of its own (see ``Unfolding``). On continuous axes O is
     divided by the scale of the basis, so that a step changes the integral operator by lr in norm, as it does on
     counting axes. ``half`` iterates in bfloat16. What is no matrix is trained by ``others``.
+    Parameters that are sharded (FSDP2) are brought together one matrix at a time, each on a process of its own.
 
     Discrete case: on a plain matrix with ``half=True`` this is ``torch.optim.Muon``.
     """
@@ -40,24 +43,84 @@ class Muon:
 
 
 class _Muon(PerParameter):
+    takes_shards = True
+
     def __init__(self, chosen: Muon, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo]) -> None:
         super().__init__(parameters, info, chosen.lr)
         self.chosen = chosen
+        found = {p: cut_of(p) for p in parameters}
+        self.cuts = {p: cut for p, cut in found.items() if cut is not None}
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient; matrices in parts on several processes come together first."""
+        for group in self.param_groups:
+            split: list[nn.Parameter] = []
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                if self._is_split(p):
+                    split.append(p)
+                else:
+                    self.update(p, p.grad, group["lr"])
+            for members in rounds(split, self.cuts):
+                self._update_split(members, group["lr"])
 
     def update(self, p: nn.Parameter, gradient: Tensor, lr: float) -> None:
-        chosen = self.chosen
-        own = self.info[p]
+        block = self.blocks.get(p, ())
+        held = self._momentum(p)
+        part: Tensor = p
+        if p in self.cuts:
+            part, held, gradient = local(p), local(held), local(gradient)
+        gradient = gradient[block]
+        part = part[block]
+        ahead = self._ahead(held[block], gradient)
+        self._move(p, part, self._turned(p, ahead), lr, ahead.shape)
+
+    def _update_split(self, members: Sequence[tuple[nn.Parameter, int]], lr: float) -> None:
+        """One matrix for each process: all travel at once, each process turns its own, and the parts go back."""
+        coming = []
+        for p, owner in members:
+            ahead = self._ahead(local(self._momentum(p)), local(p.grad))
+            coming.append(gather(ahead, self.cuts[p], owner))
+        returning = []
+        for (p, _), gathering in zip(members, coming, strict=True):
+            whole = gathering.whole()
+            returning.append(gathering.back(None if whole is None else self._turned(p, whole)))
+        for (p, _), parts in zip(members, returning, strict=True):
+            self._move(p, local(p), parts.there(), lr, self.cuts[p].shape)
+
+    def _is_split(self, p: nn.Parameter) -> bool:
+        """Whether a matrix of this parameter lies on several processes; cut along z, each has whole ones."""
+        if p not in self.cuts:
+            return False
+        if p in self.blocks:
+            remedy = "Grow with sharded=False (DDP), or use AdamW for this role."
+            raise ConfigError("Muon updates a part of whole parameters", got="sharded ones (FSDP)", remedy=remedy)
+        return self.cuts[p].dim >= self.info[p].required_unfolding.leading
+
+    def _momentum(self, p: nn.Parameter) -> Tensor:
         state = self.state[p]
         if not state:
             state["momentum"] = torch.zeros_like(p)
-        block = self.blocks.get(p, ())
-        gradient = gradient[block]
-        part = p[block]
-        held = state["momentum"][block].lerp_(gradient, 1 - chosen.momentum)
-        ahead = own.matrices(gradient.lerp(held, chosen.momentum))
-        rows, columns = ahead.shape[1:]
-        turned = orthogonalised(ahead, chosen.iterations, chosen.half).to(p.dtype).reshape(part.shape)
-        part.mul_(1 - lr * chosen.decay)
+        momentum: Tensor = state["momentum"]
+        return momentum
+
+    def _ahead(self, held: Tensor, gradient: Tensor) -> Tensor:
+        """The Nesterov momentum."""
+        held.lerp_(gradient, 1 - self.chosen.momentum)
+        return gradient.lerp(held, self.chosen.momentum)
+
+    def _turned(self, p: nn.Parameter, ahead: Tensor) -> Tensor:
+        """Its matrices, made orthogonal."""
+        matrices = self.info[p].matrices(ahead)
+        return orthogonalised(matrices, self.chosen.iterations, self.chosen.half).to(p.dtype).reshape(ahead.shape)
+
+    def _move(self, p: nn.Parameter, part: Tensor, turned: Tensor, lr: float, shape: torch.Size) -> None:
+        """One step of a part of ``p`` whose matrices are those of a tensor of ``shape``."""
+        own = self.info[p]
+        rows, columns = own.sizes(shape)
+        part.mul_(1 - lr * self.chosen.decay)
         part.add_(turned, alpha=-lr * max(1.0, rows / columns) ** 0.5 / own.scale)
 
 

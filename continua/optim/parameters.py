@@ -55,12 +55,23 @@ class ParameterInfo:
 
     def matrices(self, tensor: Tensor) -> Tensor:
         """The matrices of a parameter or of its gradient."""
+        return self.required_unfolding.matrices(tensor)
+
+    @property
+    def required_unfolding(self) -> Unfolding:
+        """How it is a matrix, for optimisers of matrices."""
         if self.unfolding is None:
             remedy = "Give it another optimiser, or let ByRole assign them: it knows rows from columns."
             raise ConfigError(
                 "this optimiser is for matrices", got=f"{self.name or 'a parameter'} without", remedy=remedy
             )
-        return self.unfolding.matrices(tensor)
+        return self.unfolding
+
+    def sizes(self, shape: torch.Size) -> tuple[int, int]:
+        """Rows and columns of the matrices of a tensor of this shape."""
+        unfolding = self.required_unfolding
+        middle = unfolding.leading + unfolding.rows
+        return shape[unfolding.leading : middle].numel(), shape[middle:].numel()
 
 
 def parameter_info(model: nn.Module) -> dict[str, ParameterInfo]:
@@ -126,15 +137,17 @@ class PerParameter(torch.optim.Optimizer):
     """An optimiser that updates its parameters one by one, with what is known of each."""
 
     needs_matrices = True
+    takes_shards = False  # whether it updates parameters that lie in parts on several processes
 
     def __init__(self, parameters: Sequence[nn.Parameter], info: Sequence[ParameterInfo], lr: float) -> None:
         super().__init__(list(parameters), {"lr": lr})
         self.info = info_of(parameters, info)
         self.blocks: dict[nn.Parameter, Block] = {}
         for parameter, own in self.info.items():
-            refuse_shards(parameter, type(self).__name__.strip("_"))
+            if not self.takes_shards:
+                refuse_shards(parameter, type(self).__name__.strip("_"))
             if self.needs_matrices:
-                own.matrices(parameter)
+                _ = own.required_unfolding
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -153,7 +166,7 @@ class PerParameter(torch.optim.Optimizer):
         raise NotImplementedError
 
 
-def refuse_shards(parameter: nn.Parameter, who: str, instead: str = "use AdamW for this role") -> None:
+def refuse_shards(parameter: nn.Parameter, who: str, instead: str = "use AdamW or Muon for this role") -> None:
     """A matrix that lies on several processes has no norm, rank or inverse on any of them."""
     if not (dist.is_available() and dist.is_initialized()):
         return

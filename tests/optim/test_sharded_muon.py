@@ -1,0 +1,95 @@
+"""Muon on parameters that lie in parts on several processes: the step of one process."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from continua.errors import ConfigError
+from continua.models import zoo
+from continua.optim import KFAC, SOAP, ByRole, Muon, Shampoo, Unfolding
+from continua.optim.parameters import ParameterInfo
+from continua.training.distributed import joined
+from tests.forked import together
+
+STEPS = 3
+EXACT = 1e-12
+
+
+def small() -> Any:
+    """Three layers, eleven words: neither divides evenly."""
+    torch.manual_seed(0)
+    return zoo.gpt2(vocab=11, d=8, heads=2, depth=3, context=4).double()
+
+
+def walked(model: Any, parameters: dict[str, Any], optimisers: Any, laid: Any) -> None:
+    """Some steps with gradients that a seed decides; ``laid`` lays a whole tensor out as its parameter is."""
+    draw = torch.Generator().manual_seed(1)
+    for _ in range(STEPS):
+        for parameter in parameters.values():
+            whole = torch.randn(parameter.shape, generator=draw, dtype=torch.float64)
+            parameter.grad = laid(whole, parameter)
+        optimisers.step(1.0)
+
+
+def compared(mesh: Any, dim: int) -> None:
+    """Steps of sharded and of whole parameters, which may be cut along any dimension."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    whole = small()
+    sharded = copy.deepcopy(whole)
+    for module in sharded.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            cut = min(dim, parameter.dim() - 1)
+            made = nn.Parameter(distribute_tensor(parameter.data, mesh, [Shard(cut)]))
+            setattr(module, name, made)
+    pairs = [(model, dict(model.named_parameters())) for model in (whole, sharded)]
+    walked(whole, pairs[0][1], ByRole(Muon(0.02)).make(whole), lambda value, _: value)
+    walked(
+        sharded,
+        pairs[1][1],
+        ByRole(Muon(0.02)).make(sharded),
+        lambda value, like: distribute_tensor(value, mesh, like.placements),
+    )
+    for name, parameter in pairs[0][1].items():
+        found: Any = pairs[1][1][name]
+        assert (found.full_tensor() - parameter).abs().max() < EXACT, name
+        assert (parameter - dict(small().named_parameters())[name]).abs().max() > 1e-3, "it moved"
+
+
+def refused(mesh: Any) -> None:
+    """Those that need the norm or the inverse of a whole matrix say so."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    parameter = nn.Parameter(distribute_tensor(torch.zeros(4, 4), mesh, [Shard(0)]))
+    for chosen in (Shampoo(), SOAP(), KFAC()):
+        with pytest.raises(ConfigError, match=r"whole parameters.*sharded=False"):
+            chosen.make([parameter])
+    with pytest.raises(ConfigError, match="one dimension"):
+        Muon().make([nn.Parameter(distribute_tensor(torch.zeros(4, 4), mesh, [Replicate()]))])
+    made: Any = Muon().make([parameter], [ParameterInfo("w", unfolding=Unfolding(0, 1))])
+    made.focus({"w": (slice(0, 2),)})
+    parameter.grad = torch.ones_like(parameter)
+    with pytest.raises(ConfigError, match="a part of whole parameters"):
+        made.step()
+
+
+def work() -> None:
+    """What each process does."""
+    with joined():
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import init_device_mesh
+
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for dim in (0, 1, 2):
+            compared(mesh, dim)
+        refused(mesh)
+
+
+@pytest.mark.spec("B15", "T6")
+@pytest.mark.parametrize("count", [2, 4])
+def test_muon_takes_the_step_of_whole_parameters_on_their_parts(tmp_path: Path, count: int) -> None:
+    together(work, folder=tmp_path, count=count)
