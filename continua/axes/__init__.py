@@ -39,6 +39,7 @@ from continua.axes.rules import (
     taken_first,
 )
 from continua.axes.sampled import Lattice, MonteCarlo, Samples, Sobol
+from continua.axes.sharded import Sharded
 from continua.axes.stamps import as_stamps, exact
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "Quadrature",
     "Rule",
     "Samples",
+    "Sharded",
     "Sites",
     "Sobol",
     "Times",

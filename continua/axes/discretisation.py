@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 from continua.axes.axis import WIDTHS, Axes, Axis, Points
 from continua.axes.grids import Grids
 from continua.axes.rules import Counting, Nested, Profile, Rule, default_rule, grid_on
+from continua.axes.sharded import Sharded
 from continua.config import register
 from continua.errors import ConfigError, GridError, nearest
 from continua.settings import MAX_STEPS, Range, Size, Takes
@@ -36,7 +37,7 @@ class Discretisation:
     Discrete case: ``Counting`` on every axis and L unit Lie–Trotter–Euler steps.
     """
 
-    t: Rule | Size | None = None
+    t: Rule | Sharded | Size | None = None
     d: Rule | Size | None = None
     h: Rule | Size | None = None
     e: Rule | Size | None = None
@@ -53,6 +54,9 @@ class Discretisation:
         settled: dict[Letter, Any] = {}
         for letter in ("t", *WIDTHS):
             wish = getattr(self, letter)
+            if isinstance(wish, Sharded):
+                settled[letter] = _sharded(axes[letter], native.t, wish)
+                continue
             wish = getattr(native, letter) if wish is None else wish
             settled[letter] = _usual(axes[letter], getattr(native, letter), wish) if isinstance(wish, int) else wish
             if isinstance(wish, Profile):
@@ -126,6 +130,12 @@ def _interned(discretisation: Discretisation) -> Discretisation:
 def _usual(axis: Axis, native: Any, n: int) -> Rule:
     """What a bare number means: nested nodes where the native ones are, else the axis' own rule."""
     return native.resized(n) if isinstance(native, Nested) else default_rule(axis, n)
+
+
+def _sharded(axis: Axis, native: Any, wish: Sharded) -> Sharded:
+    """The same parts, their tokens laid out by a rule where one is named."""
+    rule = native if wish.rule is None else wish.rule
+    return replace(wish, rule=_usual(axis, native, rule) if isinstance(rule, int) else rule)
 
 
 def _profile(sizes: Sequence[Any]) -> Profile:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from continua.axes.nodes import interned
+from continua.axes.sharded import Layout, Shard
 from continua.checks import looking
 from continua.constants import constant_result
 from continua.errors import GridError
@@ -33,6 +34,7 @@ class Grid:
     start: int = 0  # the first node, where nodes are counted in order
     key: int | None = None  # of the nodes as plain numbers, where they are known before the data; see ``nodes_of``
     lines: "tuple[Grid, ...] | None" = None  # the grids whose product this is, first coordinate slowest
+    shard: Shard | None = None  # where these are the tokens of one process among several
 
     def __len__(self) -> int:
         return self.nodes.shape[-2]
@@ -44,7 +46,10 @@ class Grid:
 
     @property
     def mass(self) -> Float[Tensor, "*b"]:
-        """Σ weights: the measure of what is present."""
+        """Σ weights: the measure of what is present, on all processes."""
+        if self.shard is not None:
+            whole: Tensor = self.shard.whole.weights.sum(-1)
+            return whole
         return self.weights.sum(-1)
 
     @property
@@ -64,7 +69,8 @@ class Grid:
     def integrate(self, values: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b c"]:
         """∫ f dμ for values f(nodes_i) along the second-last dimension."""
         self._check_values(values)
-        return torch.einsum("...n,...nc->...c", self.weights.to(values.dtype), values)
+        share = torch.einsum("...n,...nc->...c", self.weights.to(values.dtype), values)
+        return share if self.shard is None else self.shard.layout.sum(share)
 
     def inner(self, f: Float[Tensor, "*b n c"], g: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b c"]:
         """⟨f, g⟩ = ∫ f g dμ."""
@@ -96,6 +102,32 @@ class Grid:
         lines = None if self.lines is None else tuple(line.to(like) for line in self.lines)
         nodes = self.nodes.to(like.device, wide)
         return replace(self, nodes=nodes, weights=_rounded(self.weights, like), left=left, lines=lines)
+
+    def in_parts(self, layout: Layout) -> "Grid":
+        """Return the tokens of this process; those that fill up its chunks are absent."""
+        whole = self._taken(layout, layout.order)
+        return replace(self._taken(layout, layout.own), shard=Shard(layout, whole))
+
+    def _taken(self, layout: Layout, which: np.ndarray) -> "Grid":
+        """Some nodes by their numbers, in no order that a fast path could count on."""
+        nodes = layout.taken(self.nodes, -2, which)
+        if self.is_counting and self.is_ordered:
+            nodes = torch.from_numpy(which + self.start).to(nodes)[:, None].expand_as(nodes)
+        return Grid(
+            nodes=nodes,
+            weights=layout.taken(self.weights, -1, which, 0.0),
+            left=None if self.left is None else layout.taken(self.left, -1, which, 0.0),
+            is_counting=self.is_counting,
+            is_uniform=self.is_uniform and not layout.padded,
+            is_unit=self.is_unit and not layout.padded,
+            has_gaps=self.has_gaps or layout.padded,
+        )
+
+    def require_whole(self, who: str) -> None:
+        """Refuse tokens in parts, for what looks at all of them at once."""
+        if self.shard is not None:
+            remedy = "Mix tokens by attention with kernel=Softmax(), or leave Sharded out."
+            raise GridError(f"{who} needs all tokens on one process", got="tokens in parts", remedy=remedy)
 
     def only(self, observed: Bool[Tensor, "*b n"]) -> "Grid":
         """Return this grid with the unobserved nodes absent (weight zero)."""

@@ -116,6 +116,7 @@ class Cells(Embedding):
     def forward(self, batch: Batch, grids: Grids, read: CellTables | None = None) -> Tensor:
         """Lift the moments to the d grid."""
         values = batch.values
+        grids.tokens.require_whole(type(self).__name__)
         if not isinstance(values, Tensor) or values.shape[1:] != (self.tiling.count, self.entries):
             got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
             wanted = f"[b, {self.tiling.count}, {self.entries}]"

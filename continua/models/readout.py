@@ -3,9 +3,12 @@
 from typing import Any, NamedTuple
 
 from torch import nn, tanh
+import torch
+from torch import nn
 from torch.nn.functional import linear
 
 from continua.axes import Grid, Grids
+from continua.axes.sharded import Layout
 from continua.config import register
 from continua.errors import ConfigError
 from continua.fields import Field, Parametrisation, Role, kernel_std
@@ -97,9 +100,12 @@ class Readout(nn.Module):
             x = apply_once(operator, own, grids, x)  # type: ignore[arg-type]
         if self.pool:
             share = t.weights.to(x)
-            x = (share[..., None] * x).sum(-2) / share.sum(-1)[..., None]
+            pooled = (share[..., None] * x).sum(-2)
+            pooled = pooled if t.shard is None else t.shard.layout.sum(pooled)
+            x = pooled / t.mass.to(x)[..., None]
         elif self.first:
             x = first_of(x, t)
+            x = x[:, 0] if t.shard is None else _of_first(x, t.shard.layout)
         x = x if self.scale == 1.0 else x * self.scale
         if weights.kernel is not None:
             x = linear(x, weights.kernel, weights.bias)  # [b, t, v]
@@ -152,5 +158,11 @@ class Averaged(nn.Module):
 
 def _zeros(count: int) -> Tensor:
     import torch
+def _of_first(x: Tensor, layout: Layout) -> Tensor:
+    """The state at the first token, which the first process has, on every process."""
+    here = torch.tensor(layout.rank == 0, device=x.device)
+    return layout.sum(torch.where(here, x[:, 0], 0.0))
 
+
+def _zeros(count: int) -> Tensor:
     return torch.zeros(count)

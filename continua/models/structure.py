@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from continua import memory
-from continua.axes import ALIASES, WIDTHS, Axes, Depths, Discretisation, Grid, Grids, Profile
+from continua.axes import ALIASES, WIDTHS, Axes, Depths, Discretisation, Grid, Grids, Profile, Sharded
 from continua.axes.rules import made_of, pieces_on
 from continua.checks import refuse_in_graph
 from continua.compiling import remembered
@@ -43,6 +43,7 @@ class Structure:
     steps: Steps | None
     depths: tuple[Depths | None, ...]
     behind: Depths
+    shards: Sharded | None = None  # where each process has a part of the tokens
 
     def require_device(self, values: Any) -> None:
         """Refuse values that live elsewhere."""
@@ -98,7 +99,8 @@ def numbers_of(model: Any, at: Discretisation | None) -> Numbers:
         found = depths(model.block.kinds, span, control.solver, control)
         where = tuple((nodes, _lengths(model, nodes, control)) for nodes in found)
     hidden = _hidden(model, chosen, steps, like.device, dtype)
-    tokens = None if chosen.t is None else pieces_on(model.axes.t, chosen.t, like.device, dtype)
+    rule = chosen.t.rule if isinstance(chosen.t, Sharded) else chosen.t
+    tokens = None if rule is None else pieces_on(model.axes.t, rule, like.device, dtype)
     return grids, hidden, tokens, steps, where, _mean_length(model.native.z, control)
 
 
@@ -158,6 +160,7 @@ def decided(model: Any, at: Discretisation | None, numbers: Numbers) -> Structur
         steps=steps,
         depths=tuple(None if own is None else Depths(own[0], own[1]) for own in where),
         behind=Depths((START,), (mean,)),
+        shards=at.t if at is not None and isinstance(at.t, Sharded) else None,
     )
 
 

@@ -35,6 +35,7 @@ from continua.models.build import continuous_parts
 from continua.models.embed import Embedding, States
 from continua.models.finite import ScoreWeights
 from continua.models.model import Execution, Pass, Reads
+from continua.models.shards import agreed, in_parts, refuse_unshared, require_finite
 from continua.models.structure import (
     Numbers,
     Program,
@@ -107,15 +108,18 @@ class Transformer(ModelBase):
         structure = self.structure(at)
         if torch.compiler.is_compiling():
             refuse_by_value(structure, told)
+        if structure.shards is not None:
+            refuse_unshared(structure.shards, structure.steps, told)
         batch, grids = self.prepare(batch, structure, None if told is None else told.tokens)
         context = self._context(batch, None if told is None else told.context)
         if told is not None and told.velocity_at is not None:
             return self._velocity(grids, structure, context, *told.velocity_at)
         reads = None if told is None else told.reads
-        x0 = self.embed(batch, grids, None if reads is None else reads.embed)  # [b, t, d]
-        if isinstance(self.embed, States):
-            self.embed.check_precision(x0, next(self.parameters()).dtype)
-        field, args = self.bind(grids, structure, context, reads)
+        with agreed(grids.tokens):
+            x0 = self.embed(batch, grids, None if reads is None else reads.embed)  # [b, t, d]
+            if isinstance(self.embed, States):
+                self.embed.check_precision(x0, next(self.parameters()).dtype)
+            field, args = self.bind(grids, structure, context, reads)
         if told is not None:
             told.t = grids.tokens
         if told is None or not told.whole:
@@ -172,6 +176,8 @@ class Transformer(ModelBase):
         if t is None:
             batch = batch if batch.laid else self.embed.lay(batch)
             batch, t = place(batch, self.axes.t, structure.t, structure.grids.d.nodes)
+            if structure.shards is not None:
+                batch, t = in_parts(batch, t, structure.shards)
         structure.require_device(batch.values)
         asked = batch.asked
         if isinstance(asked, Tensor):  # answers elsewhere: points without a measure
@@ -215,7 +221,11 @@ class Transformer(ModelBase):
             return self._solved(x0, field, args, structure, t, None, None, adjoint).final
         plan = self._steps(field, structure)
         final: Tensor = plan.run(x0, args, plan.everything)[1][-1]
-        if self.execution.check and looking() and culprit(final) is not None:  # walked once more to say where
+        if not (self.execution.check and looking()):
+            return final
+        if t.shard is not None:
+            require_finite(final, t)
+        elif culprit(final) is not None:  # walked once more to say where
             return self._solved(x0, field, args, structure, t, None, None, adjoint).final
         return final
 
@@ -254,7 +264,7 @@ class Transformer(ModelBase):
             adjoint=adjoint,
             save=SaveAt() if keep is None else keep,
             observed=t.observed[..., None] if t.has_gaps else None,
-            check=self.execution.check,
+            check=self.execution.check and t.shard is None,  # who stops on the way lets the others wait
             cost=cost,
         )
 

@@ -73,6 +73,7 @@ class Convolution(Operator):
 
     def place(self, read: Sampled, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """Make the matrices of the fits once for all depths."""
+        grids.tokens.require_whole(type(self).__name__)
         like = next(self.parameters())
         fits = torch.cat([fit(grids.tokens.to(_exact(like)), r, self.degree) for r in self.radii], -2)
         # [*b, t, (j s)]: one product for all kernels

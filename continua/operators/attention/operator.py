@@ -16,7 +16,16 @@ from continua.fields.role import DENSITY, SHIFT
 from continua.flow.vectorfield import Bound
 from continua.operators.attention.head_norm import HeadNorm, HeadNorming
 from continua.operators.attention.heads import AttentionOperands, Heads, merged, spread
-from continua.operators.attention.plan import Plan, Scores, check_pairs, check_rows, next_row, once_for_all_depths, plan
+from continua.operators.attention.plan import (
+    Plan,
+    Scores,
+    check_pairs,
+    check_rows,
+    next_row,
+    once_for_all_depths,
+    plan,
+    seen_from,
+)
 from continua.operators.cache import Cache
 from continua.operators.calibration import Target, calibration, extra, folded
 from continua.operators.correction import Map, corrected, corrected_by, correction
@@ -230,6 +239,10 @@ class Attention(Operator):
             raise MaskError(f"pairs needs {heads} heads", got=list(pairs.shape), remedy=remedy)
         kernel, mask = self._kernel(context, mask)
         origin = _origin(source) if self.position.turns else None
+        kernel, mask = self._kernel(context, t)
+        if t.shard is not None and not self.cross:
+            source = seen_from(t, mask, self.position, kernel, pairs)
+        origin = _origin(source if source.shard is None else source.shard.whole) if self.position.turns else None
         made, scores = plan(
             t,
             source,
@@ -257,6 +270,13 @@ class Attention(Operator):
             return self.kernel, mask
         plain, mask = self.kernel.plain(mask)
         if self.kernel.is_exact and torch.compiler.is_compiling():  # its blocks depend on values: all pairs, exactly
+    def _kernel(self, context: Context, t: Grid) -> tuple[Kernel, Mask | None]:
+        """The kernel to plan with, and its mask: recorded weights and a cache need one that looks at single pairs."""
+        if not isinstance(self.kernel, Subquadratic):
+            return self.kernel, self.mask
+        plain, mask = self.kernel.plain(self.mask)
+        by_value = torch.compiler.is_compiling() or t.shard is not None
+        if self.kernel.is_exact and by_value:  # its blocks depend on all stamps: all pairs, exactly
             return plain, mask
         wish = "recorded weights" if context.record is not None else "a cache" if context.cache is not None else None
         if wish is None:

@@ -12,10 +12,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from continua.axes import Grid
 from continua.axes.grid import absent
+from continua.axes.sharded import Layout
 from continua.checks import looking
 from continua.errors import GridError, MaskError
 from continua.operators.attention import fused
 from continua.operators.attention.fused import attend_blocked, attend_fused, normalised
+from continua.operators.attention.ring import attend_gathered, attend_ring, has_ring
 from continua.operators.kernels.kernel import Kernel, Subquadratic
 from continua.operators.mask import Causal, Mask
 from continua.operators.position import Position
@@ -66,6 +68,8 @@ class Plan:
     row: bool = False  # one query behind all its sources: ``Scores.bias`` is its whole bias
     itself: bool = True  # the sources are the queries' own tokens
     quick: Subquadratic | None = None  # the kernel attends by itself, without all pairs
+    layout: Layout | None = None  # tokens are in parts: where those of the other processes are
+    ring: bool = False  # keys of other processes walk round; else all are gathered
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
         """∫ α(t, s) V(s) dμ(s) for queries and keys that were turned, zero for absent queries."""
@@ -73,20 +77,29 @@ class Plan:
             bias = None if scores.bias is None else scores.bias.to(q.dtype)
             grouped = fused.shares_keys(q, k)
             return scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale, enable_gqa=grouped)
-        if self.quick is not None:
-            out = self.quick.attend(q, k, v, self, scores)
-        elif self.paired:
-            by_kernel = None if self.kernel.is_dot else self._scores
-            out = attend_blocked(q, k, v, self.scale, lambda rows: self.pair_bias(rows, q, scores), by_kernel)
+        if self.layout is None:
+            out = self._attend(q, k, v, scores)
+        elif self.ring:
+            bias = self.key_bias(scores)
+            out = attend_ring(q, k, v, self.scale, self.triangle, bias, scores.present, self.layout)
         else:
-            out = attend_fused(q, k, v, self.scale, self.triangle, self.key_bias(scores))
+            out = attend_gathered(q, k, v, self.layout, lambda q, k, v: self._attend(q, k, v, scores))
         if scores.present is not None:
             out = torch.where(scores.present[..., None, :, None], out, 0.0)
         return out
 
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
+        """The same with all keys at hand."""
+        if self.quick is not None:
+            return self.quick.attend(q, k, v, self, scores)
+        if self.paired:
+            by_kernel = None if self.kernel.is_dot else self._scores
+            return attend_blocked(q, k, v, self.scale, lambda rows: self.pair_bias(rows, q, scores), by_kernel)
+        return attend_fused(q, k, v, self.scale, self.triangle, self.key_bias(scores))
+
     def is_bare(self, q: Tensor, k: Tensor, scores: Scores) -> bool:
         """Whether nothing is added to the scores but the lower triangle, every query is there and has its own keys."""
-        special = self.row or self.paired or self.weighted or self.quick is not None
+        special = self.row or self.paired or self.weighted or self.quick is not None or self.layout is not None
         if special or scores.present is not None or q.shape[1] != k.shape[1]:
             return False
         return not self.past_only or self.key_bias(scores) is None
@@ -161,14 +174,13 @@ def plan(
         _check_order(t)
     split_cell = causal_mask and itself and not s.is_counting
     plain = pairs is None and kernel.is_dot  # else each pair has its own score or bias
-    counted_past = isinstance(mask, Causal) and itself and s.is_counting and s.is_ordered and plain
+    ring = s.shard is not None and itself
+    counted_past = isinstance(mask, Causal) and itself and s.is_counting and (s.is_ordered or ring) and plain
     past_only = counted_past and (t is s or t.count == s.count or t.count == 1) and _needs_no_pairs(position, True)
     no_mask = mask is None and plain and _needs_no_pairs(position, causal=False)
     sure = itself and (mask is None or mask.sees_itself)
     quick = kernel if isinstance(kernel, Subquadratic) else None
-    if quick is not None and pairs is not None:
-        remedy = "Use kernel=Softmax(), or a mask of times."
-        raise MaskError("given pairs need a kernel that looks at all pairs", got=type(quick).__name__, remedy=remedy)
+    _refuse_given_pairs(quick, pairs)
     made = Plan(
         mask=mask,
         position=position,
@@ -182,6 +194,8 @@ def plan(
         unsure=pairs is not None or not (sure or (mask is None and not s.has_gaps)),
         itself=itself,
         quick=quick,
+        layout=t.shard.layout if t.shard is not None and itself else None,
+        ring=ring,
     )
     log_weights, log_left = _log_measure(made, s)
     scores = Scores(
@@ -198,6 +212,22 @@ def plan(
     if quick is not None:
         scores = replace(scores, prepared=quick.prepare(made, scores, t, s))
     return made, scores
+
+
+def seen_from(t: Grid, mask: Mask | None, position: Position, kernel: Kernel, pairs: Tensor | None) -> Grid:
+    """The sources of self-attention: the tokens themselves, or those of all processes.
+
+    In parts, keys can walk round where a bias of each key is enough (``Plan.ring``): then a process plans for its own.
+    """
+    if t.shard is None:
+        return t
+    if isinstance(kernel, Subquadratic):
+        t.require_whole(type(kernel).__name__)
+    causal = isinstance(mask, Causal) and t.is_counting
+    plain = pairs is None and kernel.is_dot and _needs_no_pairs(position, causal)
+    walks = plain and (mask is None or causal) and has_ring(t.weights.device, causal)
+    whole: Grid = t.shard.whole
+    return t if walks else whole
 
 
 def _log_measure(made: Plan, s: Grid) -> tuple[Tensor | None, Tensor | None]:
@@ -238,6 +268,12 @@ def _alike(t: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
 
 def _needs_no_pairs(position: Position, causal: bool) -> bool:
     return not position.has_pair_bias or (causal and position.has_key_bias)
+
+
+def _refuse_given_pairs(quick: Subquadratic | None, pairs: Tensor | None) -> None:
+    if quick is not None and pairs is not None:
+        remedy = "Use kernel=Softmax(), or a mask of times."
+        raise MaskError("given pairs need a kernel that looks at all pairs", got=type(quick).__name__, remedy=remedy)
 
 
 def _four_dimensional(pairs: Tensor | None) -> Tensor | None:

@@ -1,0 +1,266 @@
+"""Tokens in parts on 2 and 4 processes: answers and gradients of whole models are those of one process."""
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from continua import errors
+from continua.axes import GaussLegendre, Grid, Interval, Sharded, Times, at
+from continua.flow import Adaptive, Recompute
+from continua.models import Batch, Transformer, zoo
+from continua.models.embed import Observations
+from continua.models.patches import Pixels
+from continua.models.readout import Readout
+from continua.models.zoo.series import _Weights
+from continua.operators import ALiBi, Attention, Causal, LayerNorm, Window
+from continua.operators.attention import ring
+from continua.training.distributed import joined
+from tests.forked import together
+from tests.house.test_docs import plain_blocks
+
+CLOSE = {"float32": 1e-6, "float64": 1e-12}
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "cluster.md"
+NAMES = ("gpt2", "gaps", "llama", "series", "full series", "window", "function", "weighted", "pooled", "first")
+ROUNDED = ("llama", "float32")  # the gradients of one process are 3e-6 from those of float64 there
+FEW = at(d=16, h=2, z=2)
+
+Case = tuple[str, Any, Batch, Any]  # a name, a model, a batch, and weights of tokens that are differentiated by
+
+
+def cases(dtype: torch.dtype) -> Iterator[Case]:
+    """Models and batches; neither thirteen tokens nor fifteen divide evenly."""
+    torch.manual_seed(0)
+    ids = torch.randint(0, 11, (2, 13))
+    language = zoo.gpt2(vocab=11, d=16, heads=2, depth=2, context=13)
+    yield "gpt2", language, Batch(ids), None
+    observed = torch.ones(2, 13, dtype=torch.bool)
+    observed[0, 4:9] = False
+    observed[1, 10:] = False
+    yield "gaps", language, Batch(ids, observed=observed), None
+    yield "llama", zoo.llama(vocab=11, d=16, heads=4, depth=2, m=12, groups=2), Batch(ids), None
+    stamps = torch.rand(2, 15, dtype=torch.float64).sort(-1).values * 4
+    values = torch.randn(2, 15, 3, dtype=dtype)
+    for name, mask in (("series", Causal()), ("full series", None), ("window", Window(0.5))):
+        series = Transformer.continuous(channels=3, t=Times(), mask=mask, at=FEW)
+        yield name, series, Batch(values, times=stamps), None
+    on_interval = Transformer.continuous(channels=1, t=Interval(), at=FEW.replace(t=GaussLegendre(14)))
+    yield "function", on_interval, Batch(lambda x: torch.sin(3 * x)[None].to(dtype)), None
+    weights = torch.rand(2, 15, dtype=dtype).add(0.1).requires_grad_()
+    grid = Grid(stamps[..., None], weights)
+    yield "weighted", Transformer.continuous(channels=3, t=Times(), at=FEW), Batch(values, grid=grid), weights
+    yield "pooled", pooled(), Batch(values, times=stamps), None
+    images = torch.randn(2, 1, 8, 8, dtype=dtype)
+    vit = zoo.vit(Pixels(8, 8, channels=1, patch=(2, 4)), d=16, heads=2, depth=2, labels=3)
+    yield "first", vit, Batch(images), None
+
+
+def pooled() -> Transformer:
+    """A classifier of series by attention alone, whose answer is a mean over time."""
+    made = _Weights.of(16, 2, 2, None)
+    readout = Readout(made.fixed, 4, before=(LayerNorm(made.fixed),), pool=True, bias=True)
+    embed = Observations(made.fixed, 3)
+    flow = made.flow(Attention(made.moving, position=ALiBi(made.axes)))
+    return Transformer(made.axes, made.native, embed, flow, readout)
+
+
+def gradients(model: Any, more: Any, shared: Any = None) -> dict[str, torch.Tensor]:
+    """Those of all parameters and of the weights, added up over the processes."""
+    leaves = dict(model.named_parameters()) | ({} if more is None else {"weights": more})
+    found = {}
+    for name, leaf in leaves.items():
+        found[name] = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.clone()
+        if shared is not None:
+            dist.all_reduce(found[name], group=shared)
+    if more is not None:
+        more.grad = None
+    return found
+
+
+def compared(case: Case, sharded: Sharded, dtype: torch.dtype) -> float:
+    """The largest gap of answers and of gradients (these relative to the largest), of one process and of parts."""
+    _, model, batch, more = case
+    whole = copy.deepcopy(model).to(dtype)
+    parts = copy.deepcopy(whole)
+    wanted = whole(batch)
+    each = wanted.dim() == 3  # or one answer for all tokens, which all processes have
+    loss = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(3), dtype=dtype)
+    (wanted * loss).sum().backward()
+    exact = gradients(whole, more)
+    answer = parts.at(t=sharded)(batch)
+    mine = sharded.part(wanted) if each else wanted
+    (answer * (sharded.part(loss) if each else loss / sharded.mesh.size())).sum().backward()
+    found = gradients(parts, more, sharded.mesh.get_group())
+    largest = max(float(value.abs().max()) for value in exact.values())
+    gap = max(float((found[name] - value).abs().max()) for name, value in exact.items()) / largest
+    if each:
+        back = sharded.gather(answer, wanted.shape[1])
+        gap = max(gap, relative(back, wanted))
+    return max(gap, relative(answer, mine))
+
+
+def relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Their largest gap; of answers beyond one, relative to the largest."""
+    return float((found - wanted).detach().abs().max() / wanted.detach().abs().max().clamp_min(1.0))
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    """What is said; every process must say the same."""
+    try:
+        call()
+        said = "nothing"
+    except errors.ContinuaError as refused:
+        said = f"{type(refused).__name__}: {refused}"
+    return said
+
+
+def refusals(sharded: Sharded, rank: int) -> dict[str, str]:
+    """Bad input, some of it on one process alone."""
+    torch.manual_seed(0)
+    model = zoo.gpt2(vocab=11, d=16, heads=2, depth=2, context=13)
+    view = model.at(t=sharded)
+    ids = torch.zeros(2, 13, dtype=torch.long)
+    beyond = ids.clone()
+    beyond[0, 12] = 99  # a token that one process has
+    series = zoo.series_classifier(features=3, classes=2, d=8, heads=2, depth=1)
+    timed = Batch(torch.zeros(1, 6, 3), times=torch.arange(6.0))
+    spoiled = copy.deepcopy(model)
+    spoiled.embed.position.table.coefficients.data[12] = torch.nan
+    return {
+        "lengths": refusal(lambda: view(ids[:, : 13 - rank])),
+        "numbers": refusal(lambda: view(ids + rank)),
+        "word": refusal(lambda: view(beyond)),
+        "room": refusal(lambda: view(torch.zeros(2, 14, dtype=torch.long))),
+        "convolution": refusal(lambda: series.at(t=sharded)(timed)),
+        "adaptive": refusal(lambda: model.at(t=sharded, z=Adaptive())(ids)),
+        "pairs": refusal(lambda: view(Batch(ids, pairs=torch.ones(13, 13, dtype=torch.bool)))),
+        "finite": refusal(lambda: spoiled.at(t=sharded)(ids)),
+        "mesh": refusal(lambda: Sharded("two")),
+        "generate": refusal(lambda: view.generate(ids[:1, :4], tokens=2)),
+    }
+
+
+def beside_data(sharded: Sharded, mesh: Any) -> float:
+    """Samples along one dimension of the mesh, tokens along the other, weights sharded over both."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    whole = zoo.gpt2(vocab=11, d=16, heads=2, depth=2, context=13).double()
+    parts = copy.deepcopy(whole)
+    ids = torch.randint(0, 11, (4, 13))
+    loss = torch.randn(4, 13, 11, dtype=torch.float64)
+    (whole(ids) * loss).sum().backward()
+    fully_shard(parts, mesh=mesh)
+    mine = slice(mesh.get_local_rank("data"), None, 2)
+    answer = parts(ids[mine], at(t=sharded))
+    (answer * sharded.part(loss[mine]) * mesh.size()).sum().backward()  # FSDP takes the mean
+    exact = dict(whole.named_parameters())
+    found: dict[str, Any] = {name: value.grad for name, value in parts.named_parameters()}
+    return max(float((found[name].full_tensor() - value.grad).abs().max()) for name, value in exact.items())
+
+
+def as_the_guide_has_it() -> float:
+    """The block of the guide, and how far the sum of its losses is from that of one process."""
+    (_, block), *_ = plain_blocks(GUIDE.read_text(encoding="utf-8"))
+    torch.manual_seed(0)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    ids = names["ids"]
+    whole = names["model"](ids[:, :-1])
+    loss = torch.nn.functional.cross_entropy(whole.flatten(0, 1), ids[:, 1:].flatten(), reduction="sum")
+    return float((names["tokens"].sum(names["loss"]) / loss - 1).abs())
+
+
+def work(folder: Path) -> None:
+    """All that the processes do, in one job."""
+    with joined() as world, pytest.MonkeyPatch.context() as patch:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        sharded = Sharded(init_device_mesh("cpu", (world.size,)))
+        gaps: dict[str, float] = {}
+        for way in ("ring", "gathered"):
+            if way == "gathered":
+                patch.setattr(ring, "template", lambda: None)
+            for precision in CLOSE if way == "ring" else ("float64",):
+                dtype = getattr(torch, precision)
+                for case in cases(dtype):
+                    gaps[f"{case[0]} {precision} {way}"] = compared(case, sharded, dtype)
+        patch.undo()
+        lean = next(cases(torch.float64))
+        lean[1].execution.adjoint = Recompute()
+        gaps["recomputed"] = compared(lean, sharded, torch.float64)
+        if world.size == 4:
+            mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tokens"))
+            gaps["beside data"] = beside_data(Sharded(mesh["tokens"]), mesh)
+            gaps["two dimensions"] = float("one dimension" not in refusal(lambda: Sharded(mesh)))
+        else:
+            gaps["guide"] = as_the_guide_has_it()
+        said = refusals(sharded, world.rank)
+        (folder / f"{world.rank}.json").write_text(json.dumps({"gaps": gaps, "said": said}))
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def done(request: Any, tmp_path_factory: Any) -> list[dict[str, Any]]:
+    """What each process found."""
+    folder = tmp_path_factory.mktemp("sharded")
+    together(work, folder, folder=folder, count=request.param)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(request.param)]
+
+
+@pytest.mark.spec("B8", "B15")
+@pytest.mark.parametrize("precision", CLOSE)
+def test_parts_answer_and_learn_as_the_whole(done: Any, precision: str) -> None:
+    for own in done:
+        for name in NAMES:
+            if (name, precision) != ROUNDED:
+                assert own["gaps"][f"{name} {precision} ring"] < CLOSE[precision], name
+        assert own["gaps"]["recomputed"] < CLOSE["float64"]
+
+
+@pytest.mark.spec("B8", "B15")
+def test_without_torchs_template_keys_are_gathered(done: Any) -> None:
+    for own in done:
+        for name in NAMES:
+            assert own["gaps"][f"{name} float64 gathered"] < CLOSE["float64"], name
+
+
+@pytest.mark.spec("B8", "B15")
+def test_the_guide_does_what_it_says(done: Any) -> None:
+    if len(done) == 2:
+        for own in done:
+            assert own["gaps"]["guide"] < CLOSE["float32"]
+
+
+@pytest.mark.spec("B8", "B15")
+def test_tokens_data_and_weights_are_sharded_in_one_mesh(done: Any) -> None:
+    if len(done) == 4:
+        for own in done:
+            assert own["gaps"]["beside data"] < CLOSE["float64"]
+            assert own["gaps"]["two dimensions"] == 0.0
+
+
+SENTENCES = {
+    "lengths": "GridError: processes that share tokens are given one batch, got [[2, 13]",
+    "numbers": "other numbers on process 1",
+    "word": "the table has the numbers 0 to 10",
+    "room": "the position table",
+    "convolution": "Convolution needs all tokens on one process",
+    "adaptive": "steps that are searched for",
+    "pairs": "tokens in parts have no given pairs",
+    "finite": "SolveFailed: the state is not finite any more",
+    "mesh": "a mesh of processes, got str",
+    "generate": "parts go through known steps of one flow, got a cache",
+}
+
+
+@pytest.mark.spec("B8", "B15")
+@pytest.mark.parametrize("wrong", SENTENCES)
+def test_every_process_ends_with_the_same_sentence(done: Any, wrong: str) -> None:
+    said = {own["said"][wrong] for own in done}
+    assert len(said) == 1
+    assert SENTENCES[wrong] in said.pop()
