@@ -157,6 +157,9 @@ def fit(
     trust: Annotated[
         bool, typer.Option("--trust", help="Run the recipe file that the run names, and read the paths it names.")
     ] = False,
+    shard_tokens: Annotated[
+        int | None, typer.Option(help="Under torchrun: so many processes share the tokens of each sample.")
+    ] = None,
 ) -> None:
     """Train a recipe, or go on with a run. It can be stopped at any moment and resumed with nothing lost.
 
@@ -170,7 +173,8 @@ def fit(
 
     place = ready(device, threads)
     options = Options(again, trust, config, dry)
-    go(recipe, change or [], text, at, folder, resume, compiles, place, options=options)
+    changes = [*(change or []), *([] if shard_tokens is None else [f"shard_tokens={shard_tokens}"])]
+    go(recipe, changes, text, at, folder, resume, compiles, place, options=options)
 
 
 def _help(context: typer.Context, recipe: str) -> None:

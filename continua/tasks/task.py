@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -124,6 +124,13 @@ class Task(Protocol):
     def evaluate(self, model: Any) -> Score:
         """Measure a model, or a view of one, on held-out data."""
         ...
+
+
+@runtime_checkable
+class SumsOverTokens(Protocol):
+    """A task whose loss is a sum over tokens, those with the target −100 left out: parts of it add up."""
+
+    sums_over_tokens: ClassVar[bool]
 
 
 @runtime_checkable

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -86,6 +86,7 @@ class Text(NextToken):
     context: int = 128
     batch: int = 16
     limit: int | None = None
+    sums_over_tokens: ClassVar[bool] = True
     train: Tensor = field(init=False, repr=False, compare=False)
     validation: Tensor = field(init=False, repr=False, compare=False)
 

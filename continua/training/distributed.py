@@ -14,8 +14,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from continua.axes import Sharded as ShardedTokens
 from continua.devices import find_device
-from continua.errors import RunError
+from continua.errors import ConfigError, RunError
 from continua.typing import Tensor
 
 SETTLING = 0.3  # seconds
@@ -63,11 +64,25 @@ class ShardedTensor(Protocol):
 
 @dataclass(frozen=True)
 class World:
-    """Who takes part: this process's number, how many there are, and its device."""
+    """Who takes part: this process's number, how many there are, and its device.
+
+    Processes in a row may share the ``tokens`` of their samples; then all of them have the same rows of a batch.
+    """
 
     rank: int = 0
     size: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009  (immutable)
+    tokens: ShardedTokens | None = None
+
+    @property
+    def share(self) -> int:
+        """Which rows of a batch this process has."""
+        return self.rank if self.tokens is None else self.rank // int(self.tokens.mesh.size())
+
+    @property
+    def shares(self) -> int:
+        """Among how many the rows of a batch are shared out."""
+        return self.size if self.tokens is None else self.size // int(self.tokens.mesh.size())
 
     @property
     def leads(self) -> bool:
@@ -80,6 +95,16 @@ class World:
             with self.reaching():
                 dist.all_reduce(values)
         return values
+
+    def require_same(self, what: str, own: str) -> None:
+        """Refuse, on every process, a run whose processes do not have the same of something."""
+        said: list[Any] = [None] * self.size
+        with self.reaching():
+            dist.all_gather_object(said, own)
+        other = next((i for i, one in enumerate(said) if one != said[0]), None)
+        if other is not None:
+            remedy = "Start all of them from the same code, with the same settings and files."
+            raise RunError(f"the processes of a run have the same {what}", got=f"others on {other}", remedy=remedy)
 
     def wait(self) -> None:
         """Meet all others."""
@@ -109,13 +134,17 @@ def leads() -> bool:
 
 
 @contextmanager
-def joined(device: str = "auto", time_limit: float = TIME_LIMIT) -> Iterator[World]:
+def joined(device: str = "auto", time_limit: float = TIME_LIMIT, token_parts: int = 1) -> Iterator[World]:
     """Take part in what ``torchrun`` started, or be alone; on ``device``, or on this process's own GPU (``auto``).
 
-    A process that does not answer for ``time_limit`` seconds has gone.
+    A process that does not answer for ``time_limit`` seconds has gone. ``token_parts`` processes share the tokens of
+    their samples.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
+    if size % token_parts:
+        remedy = f"Start a multiple of them: torchrun --nproc-per-node {token_parts}."
+        raise ConfigError(f"{token_parts} parts of the tokens need as many processes", got=size, remedy=remedy)
     place = find_device(device)
     if place.type == "cuda" and place.index is None:
         place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -127,12 +156,22 @@ def joined(device: str = "auto", time_limit: float = TIME_LIMIT) -> Iterator[Wor
         limit = timedelta(seconds=time_limit)
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=limit)
     try:
-        yield World(rank, size, place)
+        yield World(rank, size, place, _among(place.type, size, token_parts))
         if started:
             settle()
     finally:
         if started:
             dist.destroy_process_group()
+
+
+def _among(device: str, size: int, parts: int) -> ShardedTokens | None:
+    """Samples along one dimension of a mesh, tokens along the other."""
+    if parts == 1:
+        return None
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh(device, (size // parts, parts), mesh_dim_names=("data", "tokens"))
+    return ShardedTokens(mesh["tokens"])
 
 
 def settle() -> None:

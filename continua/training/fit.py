@@ -23,6 +23,7 @@ from continua.training.penalty import Penalties, Penalty
 from continua.training.progress import OnProgress
 from continua.training.run import Plan, Run
 from continua.training.settings import Training
+from continua.training.tokens import require_same_run
 
 __all__ = ["Fitted", "fit", "train"]
 
@@ -52,6 +53,7 @@ def fit(
     afterwards: Afterwards | None = Training.afterwards,
     compile: bool = Training.compile,
     sharded: bool = Training.sharded,
+    shard_tokens: int = Training.shard_tokens,
     tensorboard: bool = Training.tensorboard,
     time_limit: float = Training.time_limit,
 ) -> Fitted:
@@ -77,6 +79,7 @@ def fit(
         afterwards=afterwards,
         compile=compile,
         sharded=sharded,
+        shard_tokens=shard_tokens,
         tensorboard=tensorboard,
         time_limit=time_limit,
     )
@@ -101,8 +104,10 @@ def train(
     """``fit`` with its settings as one object. Under ``torchrun`` the same call trains on all processes."""
     task = as_task(task)
     _check_model(model)
-    with joined(device, training.time_limit) as world:
+    with joined(device, training.time_limit, training.shard_tokens) as world:
         about = {"training": to_plain(training), "optimiser": to_plain(optimiser), "schedule": to_plain(schedule)}
+        if world.tokens is not None:
+            require_same_run(world, model, task, training, about)
         opened = _opened(run, about, world)
         loop = Loop(model, task, training, opened, world)
         try:

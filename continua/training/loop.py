@@ -31,6 +31,7 @@ from continua.training.run import Run
 from continua.training.settings import Training
 from continua.training.size_laws import heard, kept, recalled
 from continua.training.state import State
+from continua.training.tokens import refuse_running
 
 SKIPS = 3  # bad steps in a row before going back
 ROLLBACKS = 2  # times of going back before giving up
@@ -90,6 +91,7 @@ class Loop:
         self.draws = Draws(self.model)
         self.objective = Objective(self.model, self.task, as_penalties(penalties))
         self.objective.elastic = training.elastic
+        self.objective.tokens = refuse_running(self.world.tokens, self.objective.penalties)
         self.module = wrapped(self.objective, self.world, training.sharded)
         self.optimisers = optimiser.make(self.model)  # sharding puts other parameters in their places
         if training.compile:
@@ -213,12 +215,12 @@ class Loop:
         world = self.world
         parts = training.accumulate
         size = Whole(example.count, example.samples, parts * world.size)
-        if size.parts > size.samples:
+        if parts * world.shares > size.samples:
             remedy = "Use a larger batch, fewer processes or accumulate less."
             got = f"{size.samples} samples"
-            raise ConfigError(f"{size.parts} micro-batches need as many samples", got=got, remedy=remedy)
-        mine = example.rows(slice(world.rank, None, world.size)).to(world.device)
-        _reseed(generator_for("torch", training.seed, step, world.rank).initial_seed(), world.device)
+            raise ConfigError(f"{parts * world.shares} micro-batches need as many samples", got=got, remedy=remedy)
+        mine = example.rows(slice(world.share, None, world.shares)).to(world.device)
+        _reseed(generator_for("torch", training.seed, step, world.share).initial_seed(), world.device)
         if not self.model.training:  # after an evaluation
             self.model.train()
         self.draws.at(step)
@@ -253,7 +255,7 @@ class Loop:
 
     def _generator(self, what: str, step: int) -> torch.Generator:
         """Its numbers depend on the step and the process alone."""
-        seed = generator_for(what, self.training.seed, step, self.world.rank).initial_seed()
+        seed = generator_for(what, self.training.seed, step, self.world.share).initial_seed()
         return torch.Generator(device=self.world.device).manual_seed(seed)
 
     def _autocast(self) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from continua.axes import Discretisation, Grid
+from continua.axes import Discretisation, Grid, Sharded
 from continua.flow import SaveAt
 from continua.models import Batch
 from continua.tasks import Example, Task
@@ -19,6 +19,7 @@ from continua.training.elastic import Elastic
 from continua.training.imitation import Study
 from continua.training.penalty import Cost, Penalties, Penalty, Seen
 from continua.training.sizes import Lesson, block
+from continua.training.tokens import in_parts, loss_of
 from continua.typing import Tensor
 
 
@@ -54,6 +55,7 @@ class Objective(nn.Module):
         self.elastic: Elastic | None = None
         self.lessons: Sequence[Lesson] = ()
         self.compiled: Compiled | None = None
+        self.tokens: Sharded | None = None  # where this process has a part of the tokens
 
     def forward(self, example: Example, whole: Whole) -> tuple[Tensor, dict[str, Tensor]]:
         """This part's share of J, and its terms: the shares of all parts add up to J.
@@ -98,6 +100,7 @@ class Objective(nn.Module):
     def _on(self, at: Discretisation | None, example: Example, whole: Whole) -> tuple[dict[str, Tensor], int, Tensor]:
         """Loss and running costs on one discretisation, evaluations where steps were searched for, and the answer."""
         model: Any = self.model
+        at = in_parts(at, self.tokens)
         running = self.penalties.running_terms
         sampled = self.penalties.sampled_terms
         if self.compiled is not None and not running and not sampled and _steps_are_known(model, at):
@@ -106,7 +109,7 @@ class Objective(nn.Module):
         keep = SaveAt(every=1) if sampled else SaveAt()
         with _plain(running):
             answer, path, t = model.run(example.batch, at, cost=self._cost if running else None, keep=keep)
-        terms = {"loss": self.task.loss(answer, example) / whole.count}
+        terms = {"loss": loss_of(self.task, answer, example, self.tokens) / whole.count}
         costs = [] if path.cost is None else [path.cost]
         if sampled:
             seen = self._seen(t, model.flows[-1].structure(at).grids.d)

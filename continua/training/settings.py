@@ -33,8 +33,10 @@ class Training:
     data are computed on those of its stage, and other sizes learn when the native one is reached. ``afterwards`` are
     more steps, in which corrections alone learn. ``compile`` runs the
     model through ``torch.compile``, forward and backward; where steps are searched for, the field alone. ``sharded``
-    shards weights among processes instead of copying them. ``tensorboard`` draws the history as curves, into the run's
-    folder ``curves``. ``time_limit`` is how many seconds processes wait for one of them that does not answer any more.
+    shards weights among processes instead of copying them. ``shard_tokens`` processes share the tokens of each sample,
+    beside those that have other samples; held-out data are measured with all tokens on each. ``tensorboard`` draws the
+    history as curves, into the run's folder ``curves``. ``time_limit`` is how many seconds processes wait for one of
+    them that does not answer any more.
     """
 
     steps: Count = 2000
@@ -52,6 +54,7 @@ class Training:
     afterwards: Afterwards | None = None
     compile: bool = False
     sharded: bool = False
+    shard_tokens: Count = 1
     tensorboard: bool = False
     time_limit: Positive = 600.0
 
@@ -63,6 +66,11 @@ class Training:
         if self.afterwards is not None and (self.patience is not None or self.sharded):
             remedy = "Leave patience out, and weights whole (sharded=False)."
             raise ConfigError("corrections learn after all steps, on whole weights", got=self, remedy=remedy)
+        wide = {"elastic": self.elastic, "grow": self.grow, "afterwards": self.afterwards, "compile": self.compile}
+        beside = [name for name, value in wide.items() if value]
+        if self.shard_tokens > 1 and beside:
+            remedy = "Leave it out, or shard_tokens: whole sequences learn at other sizes."
+            raise ConfigError("tokens in parts learn at one size, uncompiled", got=beside[0], remedy=remedy)
         if self.precision not in PRECISIONS:
             remedy = nearest(self.precision, list(PRECISIONS))
             raise ConfigError("this precision is not known", got=self.precision, remedy=remedy)

@@ -83,7 +83,7 @@ def gradients(model: Any, more: Any, shared: Any = None) -> dict[str, torch.Tens
 
 
 def compared(case: Case, sharded: Sharded, dtype: torch.dtype) -> float:
-    """The largest gap of answers and of gradients (these relative to the largest), of one process and of parts."""
+    """The larger of the relative gaps of answers and of all gradients, of one process and of parts."""
     _, model, batch, more = case
     whole = copy.deepcopy(model).to(dtype)
     parts = copy.deepcopy(whole)
@@ -93,20 +93,20 @@ def compared(case: Case, sharded: Sharded, dtype: torch.dtype) -> float:
     (wanted * loss).sum().backward()
     exact = gradients(whole, more)
     answer = parts.at(t=sharded)(batch)
-    mine = sharded.part(wanted) if each else wanted
     (answer * (sharded.part(loss) if each else loss / sharded.mesh.size())).sum().backward()
     found = gradients(parts, more, sharded.mesh.get_group())
-    largest = max(float(value.abs().max()) for value in exact.values())
-    gap = max(float((found[name] - value).abs().max()) for name, value in exact.items()) / largest
-    if each:
-        back = sharded.gather(answer, wanted.shape[1])
-        gap = max(gap, relative(back, wanted))
-    return max(gap, relative(answer, mine))
+    back = sharded.gather(answer, wanted.shape[1]) if each else answer
+    return max(relative(flat(found), flat(exact)), relative(back, wanted))
 
 
 def relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    """Their largest gap; of answers beyond one, relative to the largest."""
-    return float((found - wanted).detach().abs().max() / wanted.detach().abs().max().clamp_min(1.0))
+    """‖found − wanted‖ / ‖wanted‖."""
+    return float((found - wanted).detach().norm() / wanted.detach().norm())
+
+
+def flat(values: dict[str, torch.Tensor]) -> torch.Tensor:
+    """All of them in one vector."""
+    return torch.cat([value.flatten() for value in values.values()])
 
 
 def refusal(call: Callable[[], Any]) -> str:
@@ -254,7 +254,7 @@ SENTENCES = {
     "pairs": "tokens in parts have no given pairs",
     "finite": "SolveFailed: the state is not finite any more",
     "mesh": "a mesh of processes, got str",
-    "generate": "parts go through known steps of one flow, got a cache",
+    "generate": "generation counts its tokens",
 }
 
 

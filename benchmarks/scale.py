@@ -1,0 +1,173 @@
+"""Tokens in parts: how exact, how many bytes a process, and how long.
+
+    python benchmarks/scale.py                   # exactness and bytes; about a minute on one core
+    python benchmarks/scale.py --time            # two processes against one with two threads, on a quiet machine
+
+Exactness: answers and gradients of whole models on 2 and 4 processes of gloo against one process, ‖Δ‖/‖whole‖; the
+models are those of ``tests/models/test_sharded.py``. Bytes: the most tensor bytes alive at once in a forward and
+backward pass of GPT-2's shape, beside weights and their gradients. Time: the same pass.
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: its pools are sized when it loads
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+from common import Row, environment, ratio, row, write
+from rich.console import Console
+from rich.table import Table
+
+from continua.axes import Sharded
+from continua.lab.cost.memory import peak_bytes
+from continua.models import zoo
+from continua.training.distributed import joined
+from tests.forked import together
+from tests.models.test_sharded import CLOSE, ROUNDED, cases, compared
+
+SHOWN = ("gpt2", "series", "full series", "function", "weighted")
+TOKENS = 4096
+LONG = 16384
+SHARE = 0.30
+SLOWER = 1.10
+QUIET = 0.5  # of the load average, beyond which a time says nothing
+ROUNDS = 5
+
+
+def passing(tokens: int, sharded: Sharded | None) -> Any:
+    """A forward and backward pass; gradients are there before, and their bytes are not counted."""
+    torch.manual_seed(0)
+    model = zoo.gpt2(vocab=64, d=64, heads=4, depth=4, context=tokens)
+    model.execution.check = False
+    ids = torch.randint(0, 64, (1, tokens))
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+
+    def work() -> None:
+        answer = model(ids) if sharded is None else model.at(t=sharded)(ids)
+        answer.square().mean().backward()
+
+    return work
+
+
+def exact(folder: Path) -> None:
+    """Gaps of all models, written by each process."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    with joined() as world:
+        sharded = Sharded(init_device_mesh("cpu", (world.size,)))
+        found: dict[str, float] = {}
+        for precision in CLOSE:
+            dtype = getattr(torch, precision)
+            for case in cases(dtype):
+                if case[0] in SHOWN and (case[0], precision) != ROUNDED:
+                    found[f"{case[0]}, {precision}"] = compared(case, sharded, dtype)
+        (folder / f"{world.rank}.json").write_text(json.dumps(found))
+
+
+def bytes_of(folder: Path) -> None:
+    """The peak of each process."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    with joined() as world:
+        work = passing(TOKENS, Sharded(init_device_mesh("cpu", (world.size,))))
+        work()  # buffers that are made once
+        (folder / f"{world.rank}.json").write_text(json.dumps(peak_bytes(work)))
+
+
+def seconds_of(folder: Path) -> None:
+    """The time of each round, as the slowest process has it."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    with joined() as world:
+        work = passing(LONG, Sharded(init_device_mesh("cpu", (world.size,))))
+        work()
+        seen = []
+        for _ in range(ROUNDS):
+            world.wait()
+            start = time.perf_counter()
+            work()
+            world.wait()
+            seen.append(time.perf_counter() - start)
+        (folder / f"{world.rank}.json").write_text(json.dumps(seen))
+
+
+def on(count: int, work: Any) -> list[Any]:
+    """What each of ``count`` processes wrote."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        together(work, folder, folder=folder, count=count)
+        return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
+
+
+def exactness() -> list[Row]:
+    """The largest gap among the processes."""
+    rows = []
+    for count in (2, 4):
+        found = on(count, exact)
+        for name in found[0]:
+            close = CLOSE[name.rpartition(", ")[2]]
+            gap = max(own[name] for own in found)
+            rows.append(Row(f"{name}, {count} processes", gap, target=f"≤ {close:g}", held=gap <= close))
+    return rows
+
+
+def memory() -> list[Row]:
+    """Bytes of the hungriest of four processes over those of one."""
+    whole = passing(TOKENS, None)
+    whole()
+    alone = peak_bytes(whole)
+    most = max(on(4, bytes_of))
+    share = most / alone
+    note = f"{most / 2**20:.1f} of {alone / 2**20:.1f} MiB"
+    name = f"bytes a process, {TOKENS:,} tokens, 4 processes / 1"
+    return [Row(name, share, target=f"≤ {SHARE}", held=share <= SHARE, note=note)]
+
+
+def duration() -> list[Row]:
+    """Two processes of one thread over one process of two threads; not told on a busy machine."""
+    load = os.getloadavg()[0]
+    name = f"time, {LONG:,} tokens, 2 processes / 1 with 2 threads"
+    if load > QUIET:
+        return [Row(name, float("nan"), target=f"≤ {SLOWER}", note=f"not measured: load average {load:.1f}")]
+    torch.set_num_threads(2)
+    whole = passing(LONG, None)
+    whole()
+    alone = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        whole()
+        alone.append(time.perf_counter() - start)
+    parts = on(2, seconds_of)[0]
+    got = ratio(parts, alone)
+    return [row(name, got, target=f"≤ {SLOWER}", held=got.median <= SLOWER)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--time", action="store_true", help="measure the time alone")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = duration() if chosen.time else [*exactness(), *memory()]
+    rows = [one for one in rows if one.value == one.value] or rows
+    table = Table("tokens in parts", "measured", "target", "", "")
+    for one in rows:
+        table.add_row(one.name, one.shown, one.target, one.verdict, one.note)
+    Console().print(table)
+    told = [one for one in rows if one.value == one.value]
+    if told:
+        write("scale", told, part=True, environment=environment())
+    return 0 if all(one.held is not False for one in rows) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,76 @@
+"""Training with tokens in parts: each process has a share of the loss."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+import continua
+from continua.axes import Discretisation, Sharded, at
+from continua.errors import ConfigError
+from continua.models import Batch
+from continua.models.store import description
+from continua.tasks import Example, Task
+from continua.tasks.task import SumsOverTokens
+from continua.training.distributed import World
+from continua.training.penalty import Penalties
+from continua.training.settings import Training
+from continua.typing import Tensor
+
+IGNORED = -100  # torch's own sign for a target that does not count
+
+
+def in_parts(where: Discretisation | None, tokens: Sharded | None) -> Discretisation | None:
+    """The same discretisation with tokens in parts."""
+    if tokens is None:
+        return where
+    return at(t=tokens) if where is None else where.replace(t=Sharded(tokens.mesh, where.t))
+
+
+def loss_of(task: Task, answer: Tensor, example: Example, tokens: Sharded | None) -> Tensor:
+    """This process's share of the loss: the shares of those that have the tokens of a sample add up to it.
+
+    A sum over tokens is cut as the answers are; for any other loss these are brought together, and each process has an
+    equal share, as it has where all of them have the same answer.
+    """
+    if tokens is None:
+        return task.loss(answer, example)
+    target = example.target
+    each = target.dim() > 1 and answer.dim() == 3
+    mine = each and len(tokens.layout(target.shape[1]).own) == answer.shape[1]
+    if mine and isinstance(task, SumsOverTokens) and example.counted is None:
+        return task.loss(answer, Example(example.batch, tokens.part(target, 1, IGNORED)))
+    whole = tokens.gather(answer, target.shape[1]) if mine else answer
+    return task.loss(whole, example) / tokens.mesh.size()
+
+
+def refuse_running(tokens: Sharded | None, penalties: Penalties) -> Sharded | None:
+    """Costs along the path are those of all tokens."""
+    if tokens is not None and (penalties.running_terms or penalties.sampled_terms):
+        remedy = "Leave them out, or shard_tokens."
+        raise ConfigError("penalties of the path need all tokens", got="shard_tokens", remedy=remedy)
+    return tokens
+
+
+def require_same_run(world: World, model: Any, task: Task, training: Training, about: Mapping[str, Any]) -> None:
+    """Refuse processes of other code, settings, weights or data before the first step."""
+    world.require_same("versions", f"continua {continua.__version__}, torch {torch.__version__}")
+    world.require_same("settings", repr(about))
+    world.require_same("model", repr(description(model)))
+    world.require_same("weights", _digest(model.state_dict()))
+    example = task.example(training.seed, 0)
+    world.require_same("data", _digest({"target": example.target, **_tensors(example.batch)}))
+
+
+def _tensors(batch: Batch) -> dict[str, Tensor]:
+    return {name: value for name, value in vars(batch).items() if isinstance(value, Tensor)}
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    made = hashlib.sha256()
+    for name, value in tensors.items():
+        held = value.detach().cpu().contiguous()
+        made.update(f"{name}{held.dtype}{list(held.shape)}".encode())
+        made.update(held.reshape(-1).view(torch.uint8).numpy().tobytes() if held.numel() else b"")
+    return made.hexdigest()
