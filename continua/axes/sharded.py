@@ -243,3 +243,10 @@ class Shard:
 
     layout: Layout
     whole: Any  # a Grid
+
+    def observed_up_to_own(self) -> Tensor:
+        """For each own token, how many observed ones there are up to it, itself among them: [*b, t]."""
+        observed: Tensor = self.whole.observed
+        device = observed.device
+        in_order = observed.index_select(-1, torch.from_numpy(np.argsort(self.layout.order)).to(device))
+        return in_order.long().cumsum(-1).index_select(-1, torch.from_numpy(self.layout.own).to(device))

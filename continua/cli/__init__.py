@@ -157,9 +157,7 @@ def fit(
     trust: Annotated[
         bool, typer.Option("--trust", help="Run the recipe file that the run names, and read the paths it names.")
     ] = False,
-    shard_tokens: Annotated[
-        int | None, typer.Option(help="Under torchrun: so many processes share the tokens of each sample.")
-    ] = None,
+    parts: Annotated[int | None, typer.Option("--shard-tokens", help="Processes that share a sample's tokens.")] = None,
 ) -> None:
     """Train a recipe, or go on with a run. It can be stopped at any moment and resumed with nothing lost.
 
@@ -172,9 +170,8 @@ def fit(
     from continua.cli.fit import run as go
 
     place = ready(device, threads)
-    options = Options(again, trust, config, dry)
-    changes = [*(change or []), *([] if shard_tokens is None else [f"shard_tokens={shard_tokens}"])]
-    go(recipe, changes, text, at, folder, resume, compiles, place, options=options)
+    options = Options(again, trust, config, dry, parts)
+    go(recipe, change or [], text, at, folder, resume, compiles, place, options=options)
 
 
 def _help(context: typer.Context, recipe: str) -> None:

@@ -24,13 +24,14 @@ from continua.training.summaries import held_out_of
 @dataclass(frozen=True)
 class Options:
     """``again`` (resume, anew or ask) where the folder has a run, ``trust`` in what a run names, settings from a file
-    (``config``), and whether only to say what would happen (``dry``).
+    (``config``), whether only to say what would happen (``dry``), and how many processes share a sample's tokens.
     """
 
     again: str = ""
     trust: bool = False
     config: Path | None = None
     dry: bool = False
+    shard_tokens: int | None = None
 
 
 def run(
@@ -58,6 +59,8 @@ def run(
         settings["at"] = parse_at(wish)
     if compiles:
         settings["compile"] = True
+    if options.shard_tokens is not None:
+        settings["shard_tokens"] = options.shard_tokens
     if options.dry:
         if resumed is not None:
             remedy = "Look at the run with `continua inspect RUN`, or leave --dry-run out."

@@ -8,7 +8,6 @@ from torch import nn
 from torch.nn.functional import linear
 
 from continua.axes import Grid, Grids
-from continua.axes.sharded import Layout
 from continua.config import register
 from continua.errors import ConfigError
 from continua.fields import Field, Parametrisation, Role, kernel_std
@@ -27,6 +26,9 @@ def measured(head: Field, d: Grid) -> Tensor:
 
 def first_of(x: Tensor, t: Grid) -> Tensor:
     """x(t₀, d) at the first token that is observed, [b, d]."""
+    if t.shard is not None:  # one process has it, all answer
+        here = t.observed & (t.shard.observed_up_to_own() == 1)
+        return t.shard.layout.sum(torch.where(here[..., None], x, 0.0).sum(1))
     if not t.has_gaps:
         return x[:, 0]
     place = t.observed.expand(x.shape[:2]).long().argmax(-1)
@@ -105,7 +107,6 @@ class Readout(nn.Module):
             x = pooled / t.mass.to(x)[..., None]
         elif self.first:
             x = first_of(x, t)
-            x = x[:, 0] if t.shard is None else _of_first(x, t.shard.layout)
         x = x if self.scale == 1.0 else x * self.scale
         if weights.kernel is not None:
             x = linear(x, weights.kernel, weights.bias)  # [b, t, v]

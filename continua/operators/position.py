@@ -303,6 +303,8 @@ class Learned(Encoding):
             self._require(room, end)
             return rows[t.start + self.skip : end + self.skip]
         x = t.nodes[..., 0]
+        if self.gapless and t.has_gaps and t.shard is not None and t.is_counting:
+            x = (t.shard.observed_up_to_own() - 1).to(x)
         if t.has_gaps:  # an absent token may carry any stamp
             x = torch.where(t.observed, x, 0.0)
         if looking() and bool(((x < 0) | (x > room - 1)).any()):

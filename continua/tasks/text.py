@@ -26,6 +26,7 @@ class NextToken:
     context: int
     batch: int
     limit: int | None
+    sums_over_tokens: ClassVar[bool] = True
 
     def held_out_windows(self) -> Tensor:
         """Windows [n, context + 1] of the held-out text, ``limit`` of them at most."""
@@ -86,7 +87,6 @@ class Text(NextToken):
     context: int = 128
     batch: int = 16
     limit: int | None = None
-    sums_over_tokens: ClassVar[bool] = True
     train: Tensor = field(init=False, repr=False, compare=False)
     validation: Tensor = field(init=False, repr=False, compare=False)
 

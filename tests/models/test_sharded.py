@@ -26,7 +26,19 @@ from tests.house.test_docs import plain_blocks
 
 CLOSE = {"float32": 1e-6, "float64": 1e-12}
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "cluster.md"
-NAMES = ("gpt2", "gaps", "llama", "series", "full series", "window", "function", "weighted", "pooled", "first")
+NAMES = (
+    "gpt2",
+    "gaps",
+    "llama",
+    "roberta",
+    "series",
+    "full series",
+    "window",
+    "function",
+    "weighted",
+    "pooled",
+    "first",
+)
 ROUNDED = ("llama", "float32")  # the gradients of one process are 3e-6 from those of float64 there
 FEW = at(d=16, h=2, z=2)
 
@@ -44,6 +56,12 @@ def cases(dtype: torch.dtype) -> Iterator[Case]:
     observed[1, 10:] = False
     yield "gaps", language, Batch(ids, observed=observed), None
     yield "llama", zoo.llama(vocab=11, d=16, heads=4, depth=2, m=12, groups=2), Batch(ids), None
+    absent = torch.ones(2, 13, dtype=torch.bool)
+    absent[0, :3] = False
+    absent[1, 6:8] = False
+    # positions count the tokens that are there, and the first of these answers
+    roberta = zoo.roberta(vocab=11, d=16, heads=2, depth=2, context=16, labels=3)
+    yield "roberta", roberta, Batch(ids, observed=absent), None
     stamps = torch.rand(2, 15, dtype=torch.float64).sort(-1).values * 4
     values = torch.randn(2, 15, 3, dtype=dtype)
     for name, mask in (("series", Causal()), ("full series", None), ("window", Window(0.5))):

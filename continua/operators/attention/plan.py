@@ -165,10 +165,7 @@ def plan(
     queries: Any = None,
     keys: Any = None,
 ) -> tuple[Plan, Scores]:
-    """Decide how to attend from ``t`` to ``s`` with a kernel and its scale, and collect the tensors for it.
-
-    ``queries`` and ``keys`` are what turns them (``Scores``).
-    """
+    """Decide how to attend from ``t`` to ``s``, and collect tensors; ``queries`` and ``keys`` are what turns them."""
     causal_mask = mask is not None and mask.is_causal
     if causal_mask:
         _check_order(t)
