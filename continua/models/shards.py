@@ -19,6 +19,9 @@ from continua.typing import Tensor
 
 def in_parts(batch: Batch, t: Grid, shards: Sharded) -> tuple[Batch, Grid]:
     """The tokens of this process, of a batch and of its grid."""
+    if t.shard is not None:
+        remedy = "Lay the whole batch: model.laid(batch), without Sharded."
+        raise ConfigError("a batch is cut once", got="one in parts already", remedy=remedy)
     if batch.pairs is not None:
         remedy = "Use a mask of times (Causal, Window), or leave Sharded out."
         raise ConfigError("tokens in parts have no given pairs", got="Batch(pairs=…)", remedy=remedy)

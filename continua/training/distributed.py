@@ -144,7 +144,9 @@ def joined(device: str = "auto", time_limit: float = TIME_LIMIT, token_parts: in
     rank = int(os.environ.get("RANK", "0"))
     if size % token_parts:
         remedy = f"Start a multiple of them: torchrun --nproc-per-node {token_parts}."
-        raise ConfigError(f"{token_parts} parts of the tokens need as many processes", got=size, remedy=remedy)
+        raise ConfigError(
+            f"tokens in {token_parts} parts need a multiple of so many processes", got=size, remedy=remedy
+        )
     place = find_device(device)
     if place.type == "cuda" and place.index is None:
         place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))

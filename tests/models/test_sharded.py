@@ -39,7 +39,8 @@ NAMES = (
     "pooled",
     "first",
 )
-ROUNDED = ("llama", "float32")  # the gradients of one process are 3e-6 from those of float64 there
+# gradients of one process in float32 are themselves 2.1e-6 and 1.1e-6 from those in float64 there: twice that
+ROUNDED = {"llama": 4.2e-6, "first": 2.3e-6}
 FEW = at(d=16, h=2, z=2)
 
 Case = tuple[str, Any, Batch, Any]  # a name, a model, a batch, and weights of tokens that are differentiated by
@@ -235,8 +236,8 @@ def done(request: Any, tmp_path_factory: Any) -> list[dict[str, Any]]:
 def test_parts_answer_and_learn_as_the_whole(done: Any, precision: str) -> None:
     for own in done:
         for name in NAMES:
-            if (name, precision) != ROUNDED:
-                assert own["gaps"][f"{name} {precision} ring"] < CLOSE[precision], name
+            close = ROUNDED.get(name, CLOSE["float32"]) if precision == "float32" else CLOSE["float64"]
+            assert own["gaps"][f"{name} {precision} ring"] < close, name
         assert own["gaps"]["recomputed"] < CLOSE["float64"]
 
 

@@ -118,7 +118,7 @@ def test_processes_that_do_not_belong_together_say_the_same(many: Path) -> None:
     weights, data, parts, penalties = said[0]
     assert "have the same weights, got others on 1" in weights
     assert "have the same data, got others on 1" in data
-    assert "3 parts of the tokens need as many processes" in parts
+    assert "tokens in 3 parts need a multiple of so many processes, got " in parts
     assert "penalties of the path need all tokens" in penalties
 
 
