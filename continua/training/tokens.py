@@ -2,11 +2,11 @@
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
-import continua
 from continua.axes import Discretisation, Sharded, at
 from continua.errors import ConfigError
 from continua.models import Batch
@@ -55,12 +55,20 @@ def refuse_running(tokens: Sharded | None, penalties: Penalties) -> Sharded | No
 
 def require_same_run(world: World, model: Any, task: Task, training: Training, about: Mapping[str, Any]) -> None:
     """Refuse processes of other code, settings, weights or data before the first step."""
-    world.require_same("versions", f"continua {continua.__version__}, torch {torch.__version__}")
+    world.require_same("code", f"{_code()} and torch {torch.__version__}")
     world.require_same("settings", repr(about))
     world.require_same("model", repr(description(model)))
     world.require_same("weights", _digest(model.state_dict()))
     example = task.example(training.seed, 0)
     world.require_same("data", _digest({"target": example.target, **_tensors(example.batch)}))
+
+
+def _code() -> str:
+    """What the files of this package are."""
+    made = hashlib.sha256()
+    for path in sorted(Path(__file__).resolve().parents[1].rglob("*.py")):
+        made.update(path.read_bytes())
+    return made.hexdigest()
 
 
 def _tensors(batch: Batch) -> dict[str, Tensor]:
