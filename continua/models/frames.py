@@ -84,6 +84,7 @@ class Frames(Embedding):
 
     def forward(self, batch: Batch, grids: Grids, read: FrameTables | None = None) -> Tensor:
         """Convolve twice; absent tokens are silent and start at zero."""
+        grids.tokens.require_whole(type(self).__name__)
         values = batch.values
         if not isinstance(values, Tensor) or values.dim() != 3 or values.shape[-1] != STRIDE * self.channels:
             got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__

@@ -2,9 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from torch import nn, tanh
 import torch
-from torch import nn
+from torch import nn, tanh
 from torch.nn.functional import linear
 
 from continua.axes import Grid, Grids
@@ -149,20 +148,13 @@ class Averaged(nn.Module):
 
     def forward(self, x: Tensor, grids: Grids, table: Field | None, read: Any = None) -> Tensor:
         """The mean of the answers at the first tokens."""
+        grids.tokens.require_whole(type(self).__name__)
         before, heads = self.read(grids, table) if read is None else read
         for operator, own in zip(self.before, before, strict=True):
             x = apply_once(operator, own, grids, x)  # type: ignore[arg-type]
         answers = [linear(x[:, i], head.kernel, head.bias) for i, head in enumerate(heads)]
         total: Tensor = sum(answers[1:], answers[0])
         return total / len(answers)
-
-
-def _zeros(count: int) -> Tensor:
-    import torch
-def _of_first(x: Tensor, layout: Layout) -> Tensor:
-    """The state at the first token, which the first process has, on every process."""
-    here = torch.tensor(layout.rank == 0, device=x.device)
-    return layout.sum(torch.where(here, x[:, 0], 0.0))
 
 
 def _zeros(count: int) -> Tensor:

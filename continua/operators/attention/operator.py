@@ -237,11 +237,8 @@ class Attention(Operator):
         if pairs is not None and pairs.dim() == 4 and pairs.shape[1] not in (1, heads):
             remedy = "Give one mask for each head, or one [b, 1, t, s] for all."
             raise MaskError(f"pairs needs {heads} heads", got=list(pairs.shape), remedy=remedy)
-        kernel, mask = self._kernel(context, mask)
-        origin = _origin(source) if self.position.turns else None
-        kernel, mask = self._kernel(context, t)
-        if t.shard is not None and not self.cross:
-            source = seen_from(t, mask, self.position, kernel, pairs)
+        kernel, mask = self._kernel(context, mask, t)
+        source = source if t.shard is None or self.cross else seen_from(t, mask, self.position, kernel, pairs)
         origin = _origin(source if source.shard is None else source.shard.whole) if self.position.turns else None
         made, scores = plan(
             t,
@@ -264,20 +261,13 @@ class Attention(Operator):
             return next_row(made, scores, self.o_like, behind)
         return made, once_for_all_depths(made, scores, self.o_like, t.count)
 
-    def _kernel(self, context: Context, mask: Mask | None) -> tuple[Kernel, Mask | None]:
+    def _kernel(self, context: Context, mask: Mask | None, t: Grid) -> tuple[Kernel, Mask | None]:
         """The kernel to plan with, and its mask: recorded weights and a cache need one that looks at single pairs."""
         if not isinstance(self.kernel, Subquadratic):
             return self.kernel, mask
         plain, mask = self.kernel.plain(mask)
-        if self.kernel.is_exact and torch.compiler.is_compiling():  # its blocks depend on values: all pairs, exactly
-    def _kernel(self, context: Context, t: Grid) -> tuple[Kernel, Mask | None]:
-        """The kernel to plan with, and its mask: recorded weights and a cache need one that looks at single pairs."""
-        if not isinstance(self.kernel, Subquadratic):
-            return self.kernel, self.mask
-        plain, mask = self.kernel.plain(self.mask)
-        by_value = torch.compiler.is_compiling() or t.shard is not None
-        if self.kernel.is_exact and by_value:  # its blocks depend on all stamps: all pairs, exactly
-            return plain, mask
+        if self.kernel.is_exact and (torch.compiler.is_compiling() or t.shard is not None):
+            return plain, mask  # its blocks depend on the values of all stamps: all pairs, exactly
         wish = "recorded weights" if context.record is not None else "a cache" if context.cache is not None else None
         if wish is None:
             return self.kernel, mask
