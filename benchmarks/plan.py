@@ -3,9 +3,9 @@
     python benchmarks/plan.py                 # bytes, and seconds on one and two processes
     python benchmarks/plan.py --only bytes    # bytes alone: they do not depend on what else the machine does
 
-Bytes are those that torch allocates, from the profiler's log. Seconds are medians of steps; the speed of the machine is
-that of the same model at half the batch, the link that of an all-reduce of its weights between two processes: nothing of
-the predicted step itself is put in.
+Bytes are those that torch allocates, from the profiler's log. Seconds are medians of steps. The speed of the machine is
+that of the same model at half the batch, its link that of an all-reduce of the weights between two processes:
+nothing of a predicted step itself is put in.
 """
 
 import argparse
