@@ -46,19 +46,21 @@ def filmed(url: str) -> list[Image.Image]:
     with chromium() as browser:
         page = browser.new_context(viewport=SIZE, color_scheme="light").new_page()
         page.goto(f"{url}/?scene=sizes&d=128&h=4&z=4&heat=0.7&prompt=def%20")
+        page.wait_for_selector("nav a")
         page.evaluate("studio.model()")
-        shot(page, frames, 8)
+        shot(page, frames, 6)
         for d, h, z in PATH[1:]:
             for letter, value in (("Width d", d), ("Heads h", h), ("Depth z", z)):
                 slider = page.get_by_label(letter)
                 if slider.input_value() != str(value):
                     slider.fill(str(value))
             shot(page, frames, 3)
-        shot(page, frames, 12)
+        shot(page, frames, 10)
         page.get_by_label("write ahead").check()
         shot(page, frames, 16)
         dark = browser.new_context(viewport=SIZE, color_scheme="dark").new_page()
         dark.goto(f"{url}/?scene=sizes&d=64&h=2&z=2&heat=0.7&prompt=def%20&draft=1")
+        dark.wait_for_selector("nav a")
         dark.evaluate("studio.model()")
         dark.wait_for_timeout(6000)
         dark.screenshot(path=OUT / "studio.png")
