@@ -347,9 +347,9 @@ MODELS: dict[str, Case] = {
 }
 
 
-OTHER_MODELS = {  # tested by name
-    "cells": in_cells,
-    "deit": lambda: zoo.deit(PIXELS, d=8, heads=2, depth=STEPS, m=12, labels=3),
+OTHER_MODELS: dict[str, Case] = {  # tested by name
+    "cells": Case(in_cells, scattered),
+    "deit": Case(lambda: zoo.deit(PIXELS, d=8, heads=2, depth=STEPS, m=12, labels=3), patches),
 }
 
 

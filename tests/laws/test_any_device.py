@@ -9,7 +9,6 @@ from continua.errors import ContinuaError
 from continua.models import Batch
 from tests.cases import MODELS, OTHER_MODELS
 from tests.cases import made as made_once
-from tests.cases_models import scattered
 from tests.second_device import moved, on_second_device, registered
 from tests.slow import slow_but
 
@@ -21,12 +20,9 @@ SOLVES = ("functions on a circle", "convolution in time", "kernel Nyström", "ke
 
 
 def made(name: str) -> tuple[Any, Batch]:
-    if name in OTHER_MODELS:
-        model = OTHER_MODELS[name]()
-        batch = scattered()
-    else:
-        model = MODELS[name].build()
-        batch = MODELS[name].batch()
+    case = MODELS[name] if name in MODELS else OTHER_MODELS[name]
+    model = case.build()
+    batch = case.batch()
     if name in SCATTERED:
         batch = model.double().laid(batch)
     model.execution.check = False

@@ -21,7 +21,7 @@ def kinds(plain: object) -> set[str]:
 @pytest.mark.spec("M5", "M7")
 def test_every_registered_class_has_a_case() -> None:
     assert all((axes, fields, flow, models, operators))  # importing them is what registers their classes
-    built = [*(cases.made(name)[0] for name in cases.MODELS), *(build() for build in cases.OTHER_MODELS.values())]
+    built = [*(cases.made(name)[0] for name in cases.MODELS), *(case.build() for case in cases.OTHER_MODELS.values())]
     loose = [cases.field(name) for name in cases.FIELDS]
     named = set().union(*(kinds(json.loads(json.dumps(config.to_plain(one)))) for one in [*built, *FROZEN, *loose]))
     named |= {rule.__name__ for rule in cases.OTHER_RULES}

@@ -20,7 +20,11 @@ from tests.measure import EXACT, gap
 from tests.slow import slow_but
 
 pytestmark = pytest.mark.unshaped  # checked functions do not compile
-SCATTERED = ("points of a plane", "functions on a square")  # the weights of scattered points come with the data
+SCATTERED = (
+    "points of a plane",
+    "functions on a square",
+    "cells",
+)  # the weights of scattered points come with the data
 SIX = ("gpt2", "bert", "llama", "vit", "continuous words", "continuous series")
 SINGLE = 1e-6
 # one step of the methods with many stages: the cases and the solves of test_compiled_flow.py have several
@@ -47,8 +51,10 @@ def _anew() -> None:
 def case(name: str) -> tuple[Any, Any]:
     """A model of its own, and its batch with all that depends on scattered points done."""
     if name in OTHER_MODELS:
-        return OTHER_MODELS[name]().double(), OTHER_MODELS[name]().double().laid(scattered())
-    model, batch, _ = made(name)
+        model = OTHER_MODELS[name].build().double()
+        batch = OTHER_MODELS[name].batch()
+    else:
+        model, batch, _ = made(name)
     return model, model.laid(batch) if name in SCATTERED else batch
 
 

@@ -26,7 +26,7 @@ from tests import cases
 from tests.cases import MODELS, OTHER_MODELS, SCHEMES
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "roles.json"
-BUILD = {**{name: case.build for name, case in MODELS.items()}, **OTHER_MODELS}
+BUILD = {name: case.build for name, case in {**MODELS, **OTHER_MODELS}.items()}
 BUILD["calibrated"] = lambda: cases.of_fields(lambda a, at: replace(cases.with_bases()(a, at), calibrated=True))
 BUILD["elastic"] = lambda: elastic_as_in_0_1(elastic(MODELS["gpt2"].build()))
 BUILD["one channel"] = lambda: Transformer.continuous(channels=1, t=Times(), at=cases.SMOOTH)
