@@ -17,7 +17,7 @@ from tools.packages import CACHE, MINILM, RXNMAPPER, SMOLLM2, Package, Unavailab
 
 FOLDERS = CACHE.parent / "models"
 VOCABULARY = "399868a653e85549ce150af4a1f6cd2776240c6a3d951ced2120565f00f027fd"
-RXNFP = {  # MIT; a BERT pretrained on chemical reactions, and the same fine-tuned to tell their classes
+RXNFP = {  # MIT; a BERT pretrained on chemical reactions, the same fine-tuned to tell their classes, and a classifier
     "pretrained": Package(
         "rxnfp",
         "0.1.0",
@@ -38,6 +38,16 @@ RXNFP = {  # MIT; a BERT pretrained on chemical reactions, and the same fine-tun
             "vocab.txt": VOCABULARY,
         },
     ),
+    "classifier": Package(
+        "rxnfp",
+        "0.1.0",
+        "rxnfp/models/transformers/bert_ft_10k_25s",
+        {
+            "config.json": "b8ac3e0abfe7a818484c92959f7c5e66694fb807b5568c7a6308373dade40f96",
+            "pytorch_model.bin": "f9bcac41c7c09eb0ca2c0b355494fe92ca03aa5085e0f2b7a44f716212e61c71",
+            "vocab.txt": VOCABULARY,
+        },
+    ),
 }
 
 
@@ -52,7 +62,7 @@ def rxnmapper() -> Path:
 
 
 def rxnfp(which: str) -> Path:
-    """``pretrained`` or ``tuned``: a BERT of 12 layers before and after fine-tuning."""
+    """``pretrained``, ``tuned`` or ``classifier``: a BERT of 12 layers before and after fine-tuning."""
     # one cache each: both are parts of one package, and what is fetched replaces the folder of its name
     return _made(f"rxnfp-{which}", lambda folder: _unpickled(fetch(RXNFP[which], CACHE / which), folder))
 

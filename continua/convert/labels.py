@@ -20,10 +20,13 @@ def usual(count: int) -> tuple[str, ...]:
 
 
 def labels_of(config: Settings) -> int | tuple[str, ...]:
-    """The names of the classes in their order, or their number where nobody named them: two unless it is said."""
+    """The names of the classes in their order, or their number where nobody named them: two unless it is said.
+
+    Old files say their number, beside names that were left as they are of another number: the number counts.
+    """
     names: Mapping[str, Any] = config.take("id2label", Mapping[str, Any], {})
-    if not names:
-        count: int = config.take("num_labels", Size, 2)
+    count: int = config.take("num_labels", Size, len(names) or 2)
+    if count != len(names):
         return count
     wanted = [str(i) for i in range(len(names))]
     if sorted(names, key=lambda key: (len(key), key)) != wanted:

@@ -23,6 +23,8 @@ from tests.convert.test_hugging_face import of_ours
 from tests.exact import EXACT, aligned, gap, gradients, numbers, stirred, worst
 from tests.lazy import Lazily
 from tests.refusals import refused
+from tools import real_models
+from tools.packages import Unavailable
 
 transformers = Lazily("transformers")
 
@@ -148,6 +150,29 @@ def test_another_discretisation(sizes: dict[str, int]) -> None:
     assert gap(got, model(ct.Batch(ids, observed=RIGHT))) > 1e-6
     grads = gradients(got.square().sum(), dict(model.named_parameters()))
     assert all(grad.isfinite().all() for grad in grads.values())
+
+
+# --- a real classifier -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow(reason="seven million weights are fetched, and run by two libraries")
+def test_a_classifier_of_chemical_reactions(tmp_path: Path) -> None:
+    """Fifty classes of reactions; its config.json names two, as files of its time do."""
+    try:
+        folder = real_models.rxnfp("classifier")
+    except Unavailable as why:
+        pytest.skip(str(why))
+    model = ct.from_hf(folder, dtype=torch.float64)
+    theirs = transformers.BertForSequenceClassification.from_pretrained(folder, dtype=torch.float64).eval()
+    ids = torch.randint(5, 591, (B, 40), generator=torch.Generator().manual_seed(1))
+    rows = torch.arange(40) < torch.tensor([[29], [40]])
+    with torch.no_grad():
+        wanted = theirs(ids.masked_fill(~rows, 0), attention_mask=rows.long()).logits
+        got = model(ct.Batch(ids, observed=rows))
+    assert got.shape == (B, 50)
+    assert gap(got, wanted) <= 1e-12
+    again = ct.from_hf(ct.to_hf(model, tmp_path))
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in again.state_dict().items())
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

@@ -21,8 +21,23 @@ MODELS = {
     "albert": lambda: ct.zoo.albert(11, table_width=4, context=16, masked_lm=True, **SMALL),
     "t5": lambda: ct.zoo.t5(vocab=11, e=4, **SMALL),
     "vit": lambda: ct.zoo.vit(Pixels(4, 4, channels=2, patch=(2, 2)), labels=3, **SMALL),
+    "deit": lambda: ct.zoo.deit(Pixels(4, 4, channels=2, patch=(2, 2)), labels=("a", "b"), **SMALL),
+    "bert, classes": lambda: ct.zoo.bert(vocab=11, context=16, labels=("a", "b"), **SMALL),
+    "roberta": lambda: ct.zoo.roberta(vocab=11, context=16, masked_lm=True, **SMALL),
+    "distilbert": lambda: ct.zoo.distilbert(vocab=11, context=16, labels=2, **SMALL),
+    "bart": lambda: ct.zoo.bart(vocab=11, context=16, **SMALL),
+    "whisper": lambda: ct.zoo.whisper(vocab=11, channels=3, frames=6, context=16, **SMALL),
 }
-UNWRITTEN = ("rope_scaling", "rope_interleaved", "feed_forward_proj", "num_decoder_layers", "id2label", "qkv_bias")
+UNWRITTEN = (
+    "num_labels",
+    "normalize_before",
+    "rope_scaling",
+    "rope_interleaved",
+    "feed_forward_proj",
+    "num_decoder_layers",
+    "id2label",
+    "qkv_bias",
+)
 ANYTHING: tuple[Any, ...] = (
     None, "x", "", "8", 0, -1, 1.5, 10**12, 10**40, math.nan, 1e308, 1e-320, True, False,
     [], [4], [4, 4, 4], {}, {"a": 1},
