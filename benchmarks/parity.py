@@ -1,0 +1,184 @@
+"""How exact the families are: a tiny random model of each beside Hugging Face's, in float64.
+
+    python benchmarks/parity.py                  # under a minute on one core
+
+For each family and head: the largest difference of the answers and of all gradients over the largest entry, with the
+parts that Hugging Face computes in float32 lifted (``tests/islands.py`` lists them), and of the answers as they are.
+Gradients are compared under the names on disk: those of Hugging Face are written there by its own ``save_pretrained``.
+Nothing is timed. The table is what the documentation quotes.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+import transformers
+from common import Row, environment, write
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers.utils import logging as hf_logging
+
+import continua as ct
+from continua.convert.huggingface import hf_names
+from tests.exact import gap, gradients, numbers, stirred, worst
+from tests.islands import lifted
+
+BOUND = 1e-12
+VOCAB, ROOM = 23, 14
+IDS = torch.randint(4, VOCAB, (2, 7), generator=torch.Generator().manual_seed(4))
+SOURCE = torch.randint(4, VOCAB, (2, 6), generator=torch.Generator().manual_seed(5))
+WIDE = {"vocab_size": VOCAB, "hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 3}
+ENCODER = WIDE | {"intermediate_size": 24, "max_position_embeddings": ROOM}
+DECODER = WIDE | {"intermediate_size": 24, "num_key_value_heads": 2, "head_dim": 4, "pad_token_id": 0}
+IMAGES = {k: v for k, v in WIDE.items() if k != "vocab_size"} | {
+    "intermediate_size": 24,
+    "image_size": 12,
+    "patch_size": 4,
+}
+SIDES = {"vocab_size": VOCAB, "d_model": 16, "encoder_layers": 3, "decoder_layers": 2, "encoder_attention_heads": 4}
+SIDES |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20}
+ENDS = {"pad_token_id": 1, "bos_token_id": 1, "eos_token_id": 1, "decoder_start_token_id": 2}
+MINE = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+
+
+def words() -> tuple[dict[str, Tensor], Any]:
+    return {"input_ids": IDS}, ct.Batch(IDS)
+
+
+def paired() -> tuple[dict[str, Tensor], Any]:
+    return {"input_ids": SOURCE, "decoder_input_ids": IDS}, ct.Batch(IDS, source=ct.Batch(SOURCE))
+
+
+def heard() -> tuple[dict[str, Tensor], Any]:
+    mel = numbers(2, 5, 12, seed=8)
+    return {"input_features": mel, "decoder_input_ids": IDS}, ct.Batch(IDS, source=ct.Batch(mel))
+
+
+def images() -> tuple[dict[str, Tensor], Any]:
+    pixels = numbers(2, 3, 12, 12, seed=3)
+    return {"pixel_values": pixels}, ct.Batch(pixels)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A class of ``transformers``, its sizes, and what both sides read."""
+
+    family: str
+    head: str
+    sizes: dict[str, Any]
+    data: Callable[[], tuple[dict[str, Tensor], Any]] = words
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The class of ``transformers``."""
+        return self.family + self.head
+
+    def make(self) -> Any:
+        """The model with noise on every weight."""
+        config = getattr(transformers, f"{self.family}Config")(**self.sizes, **self.options)
+        return stirred(getattr(transformers, self.name)(config).eval())
+
+
+GPT2 = {"vocab_size": VOCAB, "n_embd": 16, "n_head": 4, "n_layer": 3, "n_positions": ROOM}
+DISTIL = {"vocab_size": VOCAB, "dim": 16, "n_heads": 4, "n_layers": 3, "hidden_dim": 24}
+T5 = {"vocab_size": VOCAB, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_heads": 4, "num_layers": 3}
+OPT = WIDE | {"ffn_dim": 24, "max_position_embeddings": ROOM, "word_embed_proj_dim": 16}
+CASES = (
+    *(Case("Bert", head, ENCODER) for head in ("Model", *MINE)),
+    *(Case("Roberta", head, ENCODER | {"type_vocab_size": 1}) for head in ("Model", *MINE)),
+    *(Case("DistilBert", head, DISTIL | {"max_position_embeddings": ROOM}) for head in ("Model", *MINE)),
+    Case("XLMRoberta", "ForMaskedLM", ENCODER | {"type_vocab_size": 1}),
+    Case("Albert", "ForMaskedLM", ENCODER | {"embedding_size": 8, "num_hidden_groups": 1}),
+    Case("T5", "ForConditionalGeneration", T5, paired),
+    Case("Bart", "ForConditionalGeneration", SIDES | {"max_position_embeddings": ROOM}, paired),
+    Case("Whisper", "ForConditionalGeneration", SIDES | ENDS, heard,
+         {"num_mel_bins": 5, "max_source_positions": 6, "max_target_positions": ROOM}),
+    *(Case("ViT", head, IMAGES, images) for head in ("Model", "ForImageClassification")),
+    *(Case("DeiT", f"ForImageClassification{more}", IMAGES, images) for more in ("", "WithTeacher")),
+    Case("GPT2", "LMHeadModel", GPT2),
+    Case("OPT", "ForCausalLM", OPT),
+    Case("GPTNeoX", "ForCausalLM", ENCODER),
+    *(Case(name, "ForCausalLM", DECODER) for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma2")),
+)  # fmt: skip
+
+
+def answer(theirs: Any, given: dict[str, Tensor]) -> Tensor:
+    """Logits, the two of a question side by side, or states."""
+    out = theirs(**given)
+    if hasattr(out, "start_logits"):
+        return torch.stack([out.start_logits, out.end_logits], -1)
+    return out.logits if hasattr(out, "logits") else out.last_hidden_state
+
+
+def written(theirs: Any, slopes: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """The gradients of Hugging Face's model under its names on disk; what has none is left out."""
+    with torch.no_grad():
+        for buffer in theirs.buffers():
+            if buffer.is_floating_point():
+                buffer.fill_(torch.nan)
+        for name, parameter in theirs.named_parameters():
+            parameter.copy_(slopes[name]) if name in slopes else parameter.fill_(torch.nan)
+    theirs.save_pretrained(folder)
+    return {
+        name: tensor for name, tensor in load_file(folder / "model.safetensors").items() if not tensor.isnan().any()
+    }
+
+
+def compared(case: Case, folder: Path) -> tuple[float, float, float]:
+    """Answers and gradients with islands lifted, and answers as they are."""
+    theirs = case.make()
+    theirs.save_pretrained(folder / "weights")
+    model = ct.from_hf(folder / "weights")
+    names = hf_names(folder / "weights")
+    given, batch = case.data()
+    with torch.no_grad():
+        untouched = gap(model(batch), answer(theirs, given))
+    with lifted():
+        wanted = answer(theirs, given)
+        ours = model(batch)
+        towards = numbers(*wanted.shape, seed=9)
+        got = gradients((ours * towards).sum(), dict(model.named_parameters()))
+        leaves = {name: p for name, p in theirs.named_parameters() if p.requires_grad}
+        slopes = gradients((wanted * towards).sum(), leaves)
+    outputs = gap(ours, wanted)
+    prefix = names.prefix
+    found = {name.removeprefix(prefix): tensor for name, tensor in names.store(got).items()}
+    stored = written(theirs, slopes, folder / "slopes")
+    expected = {name.removeprefix(prefix): tensor for name, tensor in stored.items()}
+    both = found.keys() & expected.keys()
+    assert len(both) >= 0.9 * len(found), sorted(found.keys() ^ expected.keys())
+    return outputs, worst({n: found[n] for n in both}, {n: expected[n] for n in both}), untouched
+
+
+def main() -> None:
+    """Make the table."""
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    table = Table("model of transformers", "answers", "gradients", "answers, nothing lifted")
+    rows = []
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            outputs, slopes, untouched = compared(case, Path(folder))
+        table.add_row(case.name, f"{outputs:.0e}", f"{slopes:.0e}", f"{untouched:.0e}")
+        note = f"answers {outputs:.1e}, nothing lifted {untouched:.1e}"
+        rows.append(
+            Row(f"{case.name}: gradients", slopes, target=f"≤ {BOUND:g}", held=max(outputs, slopes) <= BOUND, note=note)
+        )
+    Console().print(table)
+    write("parity", rows, environment=environment())
+
+
+if __name__ == "__main__":
+    main()
