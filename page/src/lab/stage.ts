@@ -74,7 +74,7 @@ export class Stage {
     this.canvas.setAttribute("role", "img");
     this.canvas.setAttribute("aria-label", words);
     try {
-      this.renderer = new WebGLRenderer({ canvas: this.canvas, antialias: hasCard() });
+      this.renderer = new WebGLRenderer({ canvas: this.canvas, antialias: hasCard(), alpha: false });
     } catch {
       const remedy = "Allow WebGL in the settings of the browser, or use another one.";
       throw new Problem("This browser cannot draw in three dimensions.", remedy);
@@ -104,7 +104,7 @@ export class Stage {
     this.geometry = new BufferGeometry();
     this.geometry.setAttribute("position", new BufferAttribute(new Float32Array(3 * n), 3));
     this.geometry.setAttribute("shade", new BufferAttribute(shades, 3));
-    (this.material.uniforms["size"] as { value: number }).value = size * devicePixelRatio;
+    (this.material.uniforms["size"] as { value: number }).value = size * (hasCard() ? devicePixelRatio : COARSE);
     const points = new Points(this.geometry, this.material);
     points.frustumCulled = false;
     this.group.add(points);
@@ -137,7 +137,7 @@ export class Stage {
     const width = this.canvas.clientWidth;
     const height = this.canvas.clientHeight;
     if (width === 0 || height === 0) return;
-    this.renderer.setPixelRatio(Math.min(2, devicePixelRatio));
+    this.renderer.setPixelRatio(hasCard() ? Math.min(2, devicePixelRatio) : COARSE);
     this.renderer.setSize(width, height, false);
     this.camera.aspect = width / height;
     this.camera.updateProjectionMatrix();
@@ -246,6 +246,7 @@ export class Stage {
   }
 }
 
+const COARSE = 0.75; // pixels drawn for each of the screen, where the processor draws them
 let card: boolean | undefined;
 
 /** Whether a graphics card draws: without one smooth edges would cost most of the time. */
