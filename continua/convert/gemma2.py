@@ -3,12 +3,12 @@
 from typing import Any
 
 from continua.convert.architecture import Architecture, Settings, expect
-from continua.convert.llama import HEAD, sliding_layers, windows_described
+from continua.convert.llama import HEAD, depth_of, sliding_layers, windows_described
 from continua.convert.names import Entry, Layout, NameMap, scale
 from continua.convert.rotations import rotations, rotations_described
 from continua.models import Transformer, zoo
 from continua.operators import Capped
-from continua.settings import Count, Positive, Size
+from continua.settings import Positive, Size
 
 A, F = "block.parts.0", "block.parts.1"
 LAYER = "layers.{z}"
@@ -49,8 +49,7 @@ def build(config: Settings, stored: set[str]) -> Transformer:
     """The zoo's Gemma 2; layers slide in turn unless ``layer_types`` says otherwise."""
     expect(config, hidden_activation=GELU_TANH)
     expect({"use_bidirectional_attention": bool(config.get(BOTH_WAYS))}, use_bidirectional_attention=False)
-    depth = config.take("num_hidden_layers", Count)
-    in_turn = tuple(layer % 2 == 0 for layer in range(depth))
+    depth = depth_of(config, stored)
     turned = rotations(config)
     style = zoo.Gemma2Style(
         base=turned.base,
@@ -60,7 +59,7 @@ def build(config: Settings, stored: set[str]) -> Transformer:
         bias=config.take("attention_bias", bool, False),
         pad=config.get("pad_token_id", 0),
         window=config.take("sliding_window", Size, None),
-        sliding=in_turn if config.get("layer_types") is None else sliding_layers(config, depth),
+        sliding=sliding_layers(config, stored, lambda layer: layer % 2 == 0),
         query_scale=config.take("query_pre_attn_scalar", Positive, 256.0),
         score_cap=config.take("attn_logit_softcapping", Positive, None),
         answer_cap=config.take("final_logit_softcapping", Positive, None),

@@ -1,10 +1,12 @@
 """Llama and its kin (SmolLM2) in Hugging Face's files."""
 
+from collections.abc import Callable
 from typing import Any
 
 from continua.convert.architecture import Architecture, Settings, expect
 from continua.convert.names import Entry, Layout, NameMap, scale
 from continua.convert.rotations import rotations, rotations_described
+from continua.errors import CheckpointError
 from continua.models import Transformer, zoo
 from continua.operators import Attention, ByDepth, Causal, Mask
 from continua.settings import Count
@@ -80,12 +82,20 @@ def built(config: Settings, style: zoo.LlamaStyle) -> Transformer:
     )
 
 
-def sliding_layers(config: Settings, first: int) -> tuple[bool, ...]:
-    """Which layers have a window: as ``layer_types`` says, or all from the ``first`` on."""
+def depth_of(config: Settings, stored: set[str]) -> int:
+    """The number of layers; more of them than tensors in the file are refused before anything is made for each."""
+    depth: int = config.take("num_hidden_layers", Count)
+    if depth > len(stored):
+        remedy = "config.json and the weights do not belong together."
+        raise CheckpointError("every layer has tensors", got=f"{depth} layers, {len(stored)} tensors", remedy=remedy)
+    return depth
+
+
+def sliding_layers(config: Settings, stored: set[str], by_default: Callable[[int], bool]) -> tuple[bool, ...]:
+    """Which layers have a window: as ``layer_types`` says, or those that ``by_default`` names."""
     kinds = config.take("layer_types", tuple[str, ...], None)
     if kinds is None:
-        depth = config.take("num_hidden_layers", Count)
-        return tuple(layer >= first for layer in range(depth))
+        return tuple(by_default(layer) for layer in range(depth_of(config, stored)))
     for kind in kinds:
         expect({"layer_types": kind}, layer_types=SLIDING if kind == SLIDING else FULL)
     return tuple(kind == SLIDING for kind in kinds)

@@ -8,24 +8,25 @@ from continua.models import Transformer
 from continua.settings import Size, Whole
 
 
-def _windows(config: Settings) -> dict[str, Any]:
+def _windows(config: Settings, stored: set[str]) -> dict[str, Any]:
     """The window of some layers, where ``use_sliding_window`` asks for it."""
     if not config.take("use_sliding_window", bool, False):
         return {}
     first = config.take("max_window_layers", Whole, 28)
-    return {"window": config.take("sliding_window", Size, None), "sliding": sliding_layers(config, first)}
+    sliding = sliding_layers(config, stored, lambda layer: layer >= first)
+    return {"window": config.take("sliding_window", Size, None), "sliding": sliding}
 
 
 def build_2(config: Settings, stored: set[str]) -> Transformer:
     """Llama with biases of queries, keys and values."""
-    return built(config, style_of(config, stored, bias=("q", "k", "v"), **_windows(config)))
+    return built(config, style_of(config, stored, bias=("q", "k", "v"), **_windows(config, stored)))
 
 
 def build_3(config: Settings, stored: set[str]) -> Transformer:
     """Llama with a norm of queries and keys in each head, of 128 coordinates unless said."""
     config = Settings({**config, "head_dim": config.get("head_dim") or 128})
     bias = config.take("attention_bias", bool, False)
-    return built(config, style_of(config, stored, bias=bias, head_norm=True, **_windows(config)))
+    return built(config, style_of(config, stored, bias=bias, head_norm=True, **_windows(config, stored)))
 
 
 def _described(model: Transformer, name: str) -> dict[str, Any]:

@@ -14,10 +14,17 @@ from tests.refusals import refused
 from tests.slow import slow_but
 
 SMALL = {"d": 8, "heads": 2, "depth": 2}
+GROUPED = {"d": 8, "heads": 4, "depth": 2}
 MODELS = {
     "gpt2": lambda: ct.zoo.gpt2(vocab=11, context=16, **SMALL),
     "bert": lambda: ct.zoo.bert(vocab=11, context=16, masked_lm=True, **SMALL),
     "llama": lambda: ct.zoo.llama(vocab=11, d=8, heads=4, depth=2, m=12, groups=2),
+    "mistral": lambda: ct.zoo.mistral(vocab=11, m=12, groups=2, **GROUPED),
+    "qwen2": lambda: ct.zoo.qwen2(vocab=11, m=12, groups=2, **GROUPED),
+    "qwen3": lambda: ct.zoo.qwen3(vocab=11, m=12, groups=2, e=2, **GROUPED),
+    "gpt_neox": lambda: ct.zoo.gpt_neox(vocab=11, **SMALL),
+    "opt": lambda: ct.zoo.opt(vocab=11, context=16, **SMALL),
+    "gemma2": lambda: ct.zoo.gemma2(vocab=11, m=12, groups=2, e=2, **GROUPED),
     "albert": lambda: ct.zoo.albert(11, table_width=4, context=16, masked_lm=True, **SMALL),
     "t5": lambda: ct.zoo.t5(vocab=11, e=4, **SMALL),
     "vit": lambda: ct.zoo.vit(Pixels(4, 4, channels=2, patch=(2, 2)), labels=3, **SMALL),
@@ -29,15 +36,10 @@ MODELS = {
     "whisper": lambda: ct.zoo.whisper(vocab=11, channels=3, frames=6, context=16, **SMALL),
 }
 UNWRITTEN = (
-    "num_labels",
-    "normalize_before",
-    "rope_scaling",
-    "rope_interleaved",
-    "feed_forward_proj",
-    "num_decoder_layers",
-    "id2label",
-    "qkv_bias",
-)
+    "auto_map", "max_window_layers", "max_position_embeddings", "partial_rotary_factor", "use_bidirectional_attention",
+    "rope_scaling", "rope_interleaved", "feed_forward_proj", "num_decoder_layers", "id2label", "qkv_bias",
+    "num_labels", "normalize_before",
+)  # fmt: skip
 ANYTHING: tuple[Any, ...] = (
     None, "x", "", "8", 0, -1, 1.5, 10**12, 10**40, math.nan, 1e308, 1e-320, True, False,
     [], [4], [4, 4, 4], {}, {"a": 1},
@@ -73,7 +75,7 @@ def test_every_entry_may_hold_anything(folder: Path) -> None:
         for value in ANYTHING:
             wrong[f"{key}={value}"] = _tried(folder, {**described, key: value})
             if key in TABLES:
-                for inner in ("rope_type", "type", "rope_theta"):
+                for inner in ("rope_type", "type", "rope_theta", "partial_rotary_factor"):
                     wrong[f"{key}.{inner}={value}"] = _tried(folder, {**described, key: {inner: value}})
     (folder / "config.json").write_text(text)
     assert {case: said for case, said in wrong.items() if said} == {}
