@@ -39,8 +39,9 @@ NAMES = (
     "pooled",
     "first",
 )
-# gradients of one process in float32 are themselves 2.1e-6 and 1.1e-6 from those in float64 there: twice that
-ROUNDED = {"llama": 4.2e-6, "first": 2.3e-6}
+CORE = ("gpt2", "gaps", "series", "function", "first")  # on four processes
+# gradients of one process in float32 are themselves 2.1e-6, 1.1e-6, 1.7e-6 from those in float64 there: twice that
+ROUNDED = {"llama": 4.2e-6, "first": 2.3e-6, "weighted": 3.4e-6}
 FEW = at(d=16, h=2, z=2)
 
 Case = tuple[str, Any, Batch, Any]  # a name, a model, a batch, and weights of tokens that are differentiated by
@@ -202,13 +203,15 @@ def work(folder: Path) -> None:
 
         sharded = Sharded(init_device_mesh("cpu", (world.size,)))
         gaps: dict[str, float] = {}
-        for way in ("ring", "gathered"):
+        names = NAMES if world.size == 2 else CORE
+        for way in ("ring", "gathered") if world.size == 2 else ("ring",):
             if way == "gathered":
                 patch.setattr(ring, "template", lambda: None)
             for precision in CLOSE if way == "ring" else ("float64",):
                 dtype = getattr(torch, precision)
                 for case in cases(dtype):
-                    gaps[f"{case[0]} {precision} {way}"] = compared(case, sharded, dtype)
+                    if case[0] in names:
+                        gaps[f"{case[0]} {precision} {way}"] = compared(case, sharded, dtype)
         patch.undo()
         lean = next(cases(torch.float64))
         lean[1].execution.adjoint = Recompute()
@@ -235,7 +238,7 @@ def done(request: Any, tmp_path_factory: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("precision", CLOSE)
 def test_parts_answer_and_learn_as_the_whole(done: Any, precision: str) -> None:
     for own in done:
-        for name in NAMES:
+        for name in NAMES if len(done) == 2 else CORE:
             close = ROUNDED.get(name, CLOSE["float32"]) if precision == "float32" else CLOSE["float64"]
             assert own["gaps"][f"{name} {precision} ring"] < close, name
         assert own["gaps"]["recomputed"] < CLOSE["float64"]
@@ -243,7 +246,7 @@ def test_parts_answer_and_learn_as_the_whole(done: Any, precision: str) -> None:
 
 @pytest.mark.spec("B8", "B15")
 def test_without_torchs_template_keys_are_gathered(done: Any) -> None:
-    for own in done:
+    for own in done if len(done) == 2 else ():
         for name in NAMES:
             assert own["gaps"][f"{name} float64 gathered"] < CLOSE["float64"], name
 
