@@ -91,6 +91,8 @@ def work() -> None:
 
 
 @pytest.mark.spec("B15", "T6")
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(
+    "count", [2, pytest.param(4, marks=pytest.mark.slow(reason="each process takes seconds to import what shards"))]
+)
 def test_muon_takes_the_step_of_whole_parameters_on_their_parts(tmp_path: Path, count: int) -> None:
     together(work, folder=tmp_path, count=count)
