@@ -99,6 +99,7 @@ CASES = (
     *(Case("Bert", head, ENCODER) for head in ("Model", *MINE)),
     *(Case("Roberta", head, ENCODER | {"type_vocab_size": 1}) for head in ("Model", *MINE)),
     *(Case("DistilBert", head, DISTIL | {"max_position_embeddings": ROOM}) for head in ("Model", *MINE)),
+    *(Case("Electra", head, ENCODER | {"embedding_size": 8}) for head in ("Model", *MINE[1:])),
     Case("XLMRoberta", "ForMaskedLM", ENCODER | {"type_vocab_size": 1}),
     Case("Albert", "ForMaskedLM", ENCODER | {"embedding_size": 8, "num_hidden_groups": 1}),
     Case("T5", "ForConditionalGeneration", T5, paired),

@@ -33,13 +33,13 @@ def layer_entries(layer: str = "encoder.layer.{z}") -> tuple[Entry, ...]:
     )
 
 
-def embedding_entries() -> tuple[Entry, ...]:
+def embedding_entries(ours: str = "embed") -> tuple[Entry, ...]:
     """The three tables and their norm."""
     return (
-        Entry("embed.table.coefficients", "embeddings.word_embeddings.weight"),
-        Entry("embed.position.table.coefficients", "embeddings.position_embeddings.weight"),
-        Entry("embed.types.coefficients", "embeddings.token_type_embeddings.weight"),
-        *norm("embed.norm", "embeddings.LayerNorm"),
+        Entry(f"{ours}.table.coefficients", "embeddings.word_embeddings.weight"),
+        Entry(f"{ours}.position.table.coefficients", "embeddings.position_embeddings.weight"),
+        Entry(f"{ours}.types.coefficients", "embeddings.token_type_embeddings.weight"),
+        *norm(f"{ours}.norm", "embeddings.LayerNorm"),
     )
 
 

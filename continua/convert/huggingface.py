@@ -18,6 +18,7 @@ from continua.convert.bart import BART
 from continua.convert.bert import BERT
 from continua.convert.deit import DEIT
 from continua.convert.distilbert import DISTILBERT
+from continua.convert.electra import ELECTRA
 from continua.convert.gemma2 import GEMMA2
 from continua.convert.gpt2 import GPT2
 from continua.convert.gpt_neox import GPT_NEOX
@@ -43,7 +44,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     each.kind: each
     for each in (
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GPT_NEOX, OPT, GEMMA2),
-        *(BERT, ALBERT, ROBERTA, XLM_ROBERTA, DISTILBERT),
+        *(BERT, ALBERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA),
         *(T5, BART, WHISPER),
         *(VIT, DEIT),
     )

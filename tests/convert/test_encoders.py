@@ -1,9 +1,9 @@
-"""Tiny random BERTs, RoBERTas and DistilBERTs of Hugging Face with all their heads: answers and gradients (M9, B14).
+"""Tiny random BERTs, RoBERTas, DistilBERTs and ELECTRAs of Hugging Face with their heads (M9, B14).
 
-None of them computes a part in float32, so nothing is lifted. Hugging Face numbers RoBERTa's positions by its padding
-token; ours by what is observed, so the padded rows of the tests hold that token. A class of a text is read at the first
-token by Hugging Face, whatever is there, and at the first observed one by us: with padding on the left only ours is
-that of the text alone.
+Answers and all gradients are compared. None of them computes a part in float32, so nothing is lifted. Hugging Face
+numbers RoBERTa's positions by its padding token; ours by what is observed, so the padded rows of the tests hold that
+token. A class of a text is read at the first token by Hugging Face, whatever is there, and at the first observed one by
+us: with padding on the left only ours is that of the text alone.
 """
 
 import json
@@ -30,9 +30,10 @@ transformers = Lazily("transformers")
 
 VOCAB, CONTEXT, B, N = 23, 14, 2, 7
 LABELS = {0: "calm", 1: "glad", 2: "sad"}
-PAD = {"Bert": 0, "Roberta": 1, "XLMRoberta": 1, "DistilBert": 0}
+PAD = {"Bert": 0, "Roberta": 1, "XLMRoberta": 1, "DistilBert": 0, "Electra": 0}
 HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 CASES = [(family, head) for family in ("Bert", "Roberta", "DistilBert") for head in HEADS]
+CASES += [("Electra", head) for head in HEADS if head != "ForMaskedLM"]
 EACH = pytest.mark.parametrize(("family", "head"), CASES, ids=["".join(case) for case in CASES])
 RIGHT = torch.arange(N) < torch.tensor([[N - 3], [N]])
 
@@ -44,10 +45,11 @@ def hugging(family: str, head: str, dtype: torch.dtype = torch.float64, **option
         sizes = {"dim": 16, "n_heads": 4, "n_layers": 3, "hidden_dim": 24}
     else:
         sizes = {"hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 24}
-        sizes |= {} if family == "Bert" else {"type_vocab_size": 1}
+        sizes |= {"type_vocab_size": 1} if "Roberta" in family else {}
+        sizes |= {"embedding_size": 8} if family == "Electra" else {}
     sizes |= {"vocab_size": VOCAB, "max_position_embeddings": CONTEXT, "pad_token_id": PAD[family]}
     named = {} if head.endswith("Answering") else {"id2label": LABELS, "label2id": {v: k for k, v in LABELS.items()}}
-    config = getattr(transformers, f"{family}Config")(**sizes, **named, **options)
+    config = getattr(transformers, f"{family}Config")(**(sizes | named | options))
     return stirred(getattr(transformers, family + head)(config).eval(), dtype)
 
 
@@ -127,6 +129,11 @@ def test_folders_go_both_ways(tmp_path: Path, family: str, head: str) -> None:
     if head in ("ForSequenceClassification", "ForTokenClassification"):
         assert again.config.id2label == LABELS
         assert model.readout.labels == tuple(LABELS.values())
+
+
+def test_electra_with_words_as_wide_as_its_states(tmp_path: Path) -> None:
+    theirs = hugging("Electra", "ForSequenceClassification", embedding_size=16)
+    assert compare(theirs, tmp_path, text("Electra", RIGHT), RIGHT) <= 1e-12
 
 
 def test_xlm_roberta_is_read_as_roberta(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from continua.models.zoo.bert import bert
 from continua.models.zoo.cross_modal import cross_modal
 from continua.models.zoo.deit import deit
 from continua.models.zoo.distilbert import distilbert
+from continua.models.zoo.electra import electra
 from continua.models.zoo.forecaster import forecaster
 from continua.models.zoo.functions import function_map
 from continua.models.zoo.gat import gat
@@ -43,6 +44,7 @@ __all__ = [
     "cross_modal",
     "deit",
     "distilbert",
+    "electra",
     "forecaster",
     "function_map",
     "gat",

@@ -1,10 +1,12 @@
 """What BERT and its kin share: two-sided post-norm blocks over a normalised sum of tables."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from continua.axes import Points
 from continua.fields import counted
 from continua.models.build import discrete_axes, post_norm
 from continua.models.embed import Tokens
+from continua.models.factored import Widened
 from continua.models.transformer import Transformer
 from continua.models.zoo.heads import encoder_head
 from continua.operators import GELU, Activation, Attention, LayerNorm, Learned, Pointwise, Tanh
@@ -14,7 +16,8 @@ from continua.operators import GELU, Activation, Attention, LayerNorm, Learned, 
 class EncoderStyle:
     """What differs among them: norms, φ, token types, the padding token, and how its head pools.
 
-    Position 0 reads row ``skip`` of the table; with ``gapless`` padding does not count.
+    Position 0 reads row ``skip`` of the table; with ``gapless`` padding does not count. Words of a ``table_width``
+    other than d are led there by a linear map.
     """
 
     eps: float = 1e-12
@@ -24,6 +27,7 @@ class EncoderStyle:
     skip: int = 0
     gapless: bool = False
     pooled_by: Activation = Tanh()  # noqa: RUF009  (frozen)
+    table_width: int | None = None
 
 
 def encoder(
@@ -44,14 +48,17 @@ def encoder(
     weights = counted(axes, depth)
     fixed = weights.autonomous()
     block = post_norm((Attention(weights), Pointwise(weights, style.phi)), lambda: LayerNorm(weights, style.eps))
-    embed = Tokens(
-        fixed,
+    width = style.table_width
+    narrow = fixed if width is None else counted(replace(axes, d=Points(width)))
+    words = Tokens(
+        narrow,
         vocab,
-        Learned(fixed, rows, skip=style.skip, gapless=style.gapless),
+        Learned(narrow, rows, skip=style.skip, gapless=style.gapless),
         types=style.types,
-        norm=LayerNorm(fixed, style.eps),
+        norm=LayerNorm(narrow, style.eps),
         pad=style.pad,
     )
+    embed = words if width is None else Widened(fixed, words, width)
     readout = encoder_head(
         fixed,
         vocab,
