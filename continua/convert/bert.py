@@ -109,9 +109,14 @@ def _head(config: Settings, stored: set[str]) -> Head:
 
 def describe(model: Transformer) -> dict[str, Any]:
     """The sizes of a BERT as ``config.json`` spells them."""
+    return described_as(model, "Bert")
+
+
+def described_as(model: Transformer, family: str) -> dict[str, Any]:
+    """The sizes of an encoder that spells them as BERT does."""
     embed: Any = model.embed
     return {
-        **described_head(model, "Bert"),
+        **described_head(model, family),
         "hidden_act": "gelu",
         "vocab_size": embed.vocab,
         "hidden_size": model.axes.d.n,  # type: ignore[union-attr]

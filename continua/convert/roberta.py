@@ -3,8 +3,8 @@
 from typing import Any
 
 from continua.convert.architecture import Architecture, Settings, expect
-from continua.convert.bert import classifier, embedding_entries, layer_entries, linear
-from continua.convert.labels import described_head, head_of
+from continua.convert.bert import classifier, described_as, embedding_entries, layer_entries, linear
+from continua.convert.labels import head_of
 from continua.convert.names import Entry, NameMap, norm
 from continua.errors import CheckpointError
 from continua.models import Transformer, zoo
@@ -57,20 +57,7 @@ def build(config: Settings, stored: set[str]) -> Transformer:
 
 def describe(model: Transformer) -> dict[str, Any]:
     """The sizes of a RoBERTa as ``config.json`` spells them."""
-    embed: Any = model.embed
-    return {
-        **described_head(model, "Roberta"),
-        "hidden_act": "gelu",
-        "vocab_size": embed.vocab,
-        "hidden_size": model.axes.d.n,  # type: ignore[union-attr]
-        "num_attention_heads": model.axes.h.n,  # type: ignore[union-attr]
-        "num_hidden_layers": model.native.z.steps,
-        "max_position_embeddings": embed.position.count,
-        "intermediate_size": model.axes.m.n,  # type: ignore[union-attr]
-        "layer_norm_eps": embed.norm.eps,
-        "type_vocab_size": embed.type_count,
-        "pad_token_id": embed.pad,
-    }
+    return described_as(model, "Roberta")
 
 
 ROBERTA = Architecture("roberta", build, names, describe)
