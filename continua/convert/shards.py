@@ -4,6 +4,7 @@ Nothing stays mapped: a file is opened for one tensor, which is copied, so that 
 more while it is loaded.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from continua.errors import CheckpointError
 from continua.models.store import PICKLES, WEIGHTS, read_json, refuse_pickle
 from continua.typing import Tensor
 
+CHUNK = 2**23  # numbers that are read at once
 INDEX = "model.safetensors.index.json"
 DAMAGED = "The file is damaged or cut short: copy it again."
 AGAIN = "Write the folder again with save_pretrained, or copy it whole."
@@ -29,9 +31,26 @@ class StoredTensors(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         path = self.files[name]
         with _opened(path) as file:
-            # A copy, which torch aligns: in a file tensors lie anywhere, and products may round by where factors lie.
-            found: Tensor = file.get_tensor(name).clone()
-            return found
+            shape = file.get_slice(name).get_shape()
+            if not shape or math.prod(shape) <= CHUNK:
+                # A copy, which torch aligns: in a file tensors lie anywhere, and products may round by where they lie.
+                found: Tensor = file.get_tensor(name).clone()
+                return found
+        return self._in_chunks(path, name, shape)
+
+    def _in_chunks(self, path: Path, name: str, shape: list[int]) -> Tensor:
+        """Some rows at a time, so that no more of the file than these is in memory beside the tensor."""
+        rows = max(1, CHUNK // math.prod(shape[1:]))
+        room: Tensor | None = None
+        for start in range(0, shape[0], rows):
+            with _opened(path) as file:
+                piece = file.get_slice(name)[start : start + rows]
+                room = piece.new_empty(shape) if room is None else room
+                room[start : start + rows] = piece
+                del piece
+        if room is None:
+            raise CheckpointError(f"{name} has no rows", got=shape, remedy=AGAIN)
+        return room
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.files)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import continua as ct
 from continua.config import to_plain
+from continua.convert import shards
 from continua.convert.huggingface import ARCHITECTURES
 from continua.errors import CheckpointError
 from tests.exact import gap
@@ -52,6 +53,14 @@ def test_shards_are_one_model(tmp_path: Path, tied: bool) -> None:
     again = ct.from_hf(sharded(model, tmp_path))
     assert to_plain(again) == to_plain(model)
     assert torch.equal(again(IDS), model(IDS))
+
+
+def test_large_tensors_are_read_in_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = llama()
+    folder = sharded(model, tmp_path)
+    monkeypatch.setattr(shards, "CHUNK", 100)
+    again = ct.from_hf(folder)
+    assert all(torch.equal(p, q) for p, q in zip(again.parameters(), model.parameters(), strict=True))
 
 
 def changed_index(folder: Path, change: Callable[[dict[str, str]], Any]) -> None:
@@ -146,15 +155,23 @@ def test_half_precision_is_kept_or_widened(tmp_path: Path, dtype: torch.dtype) -
 
 
 PEAK = """
-import resource, sys
+import sys
+from pathlib import Path
 import continua as ct
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+def peak():  # of this process alone: ru_maxrss is handed on by who started it
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+ct.from_hf
+before = peak()
 model = ct.from_hf(sys.argv[1])
 size = sum(p.numel() * p.element_size() for p in model.parameters())
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / size)
+print((peak() - before) * 1024 / size)
 """
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="the peak of a process is read from /proc")
 @pytest.mark.slow(reason="3 GB are written, and read by a child process")
 def test_a_large_model_takes_hardly_more_than_itself(tmp_path: Path) -> None:
     with torch.device("meta"):
@@ -169,7 +186,7 @@ def test_a_large_model_takes_hardly_more_than_itself(tmp_path: Path) -> None:
     del model
     done = subprocess.run([sys.executable, "-c", PEAK, str(folder)], capture_output=True, text=True, check=True)
     print(done.stdout)
-    assert float(done.stdout) <= 1.1
+    assert 0.9 <= float(done.stdout) <= 1.1
 
 
 # --- GGUF ------------------------------------------------------------------------------------------------------------
