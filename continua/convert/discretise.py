@@ -198,8 +198,8 @@ class _Flow:
             return source.coefficients
         asked = {letter: grids[letter] for letter in source.letters if letter not in ("n", "z")}
         values: Tensor = source.on(**asked)
-        measured = isinstance(owner, Readout | Narrowed) and not grids.d.is_unit
-        return values * grids.d.weights.to(values) if measured else values
+        integrated = isinstance(owner, Readout | Narrowed) or source.letters[-1] == "c"  # a kernel of the stem
+        return values * grids.d.weights.to(values) if integrated and not grids.d.is_unit else values
 
     def _weigh_tied_head(self, target: Any) -> None:
         """A tied head has no weights of its own to fold the measure of d into: the norm before it takes it."""

@@ -167,9 +167,9 @@ def test_missing_files(tmp_path: Path) -> None:
             load(tmp_path / "nowhere")
     with refused(CheckpointError, "format None", "use from_hf"):
         ct.load(hugging_face(tmp_path))
-    for folder, load in ((saved(tmp_path), ct.load), (tmp_path / "hf", ct.from_hf)):
+    for folder, load, got in ((saved(tmp_path), ct.load, "none in"), (tmp_path / "hf", ct.from_hf, "neither in")):
         (folder / "model.safetensors").unlink()
-        with refused(CheckpointError, "none in", "Check the path"):
+        with refused(CheckpointError, got, "Check the path"):
             load(folder)
 
 
@@ -212,7 +212,7 @@ def test_pickles_are_never_opened(tmp_path: Path, load: Any) -> None:
 
 SETTINGS = {
     "architecture": ({"model_type": "gpt3"}, "got gpt3", "Did you mean 'gpt2'?"),
-    "far architecture": ({"model_type": "mamba"}, "got mamba", "Known: albert, bert, gpt2, llama, t5, vit."),
+    "far architecture": ({"model_type": "mamba"}, "got mamba", "Known: albert, bart, bert,"),
     "activation": ({"activation_function": "relu"}, "'relu'", "not in the zoo yet"),
     "untied head": ({"tie_word_embeddings": False}, "False", "not in the zoo yet"),
     "unscaled scores": ({"scale_attn_weights": False}, "False", "not in the zoo yet"),
