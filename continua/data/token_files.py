@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from continua.config import from_plain, to_plain
 from continua.data.documents import Unit, documents, sources_in, units_of
@@ -57,7 +58,7 @@ class Tokens:
     def __len__(self) -> int:
         return int(self._ends[-1]) if self._ends else 0
 
-    def read(self, start: int, length: int) -> np.ndarray[Any, Any]:
+    def read(self, start: int, length: int) -> NDArray[Any]:
         """``length`` numbers from ``start`` on, across the ends of shards."""
         parts = []
         while length > 0:
@@ -222,7 +223,7 @@ def write_unit(out: Path, plan: Plan, unit: Unit, index: int) -> dict[str, Any]:
     """Read a unit, and write its shards; the last file that is written says that they are whole."""
     tokeniser: Tokeniser = from_plain(plan.tokeniser)
     dtype = np.uint16 if tokeniser.size <= 2**16 else np.uint32
-    parts: dict[str, list[np.ndarray[Any, Any]]] = {TRAIN: [], HELD_OUT: []}
+    parts: dict[str, list[NDArray[Any]]] = {TRAIN: [], HELD_OUT: []}
     every = round(1 / plan.held_out)
     first = int.from_bytes(hashlib.sha256(f"{index}".encode()).digest()[:4], "little")
     count = 0
@@ -300,9 +301,9 @@ def _described(folder: Path) -> dict[str, Any]:
     return about
 
 
-def _mapped(place: Path, tokens: int) -> np.ndarray[Any, Any]:
+def _mapped(place: Path, tokens: int) -> NDArray[Any]:
     try:
-        held: np.ndarray[Any, Any] = np.load(place, mmap_mode="r", allow_pickle=False)
+        held: NDArray[Any] = np.load(place, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as problem:
         raise _damaged(place, problem) from problem
     if held.shape != (tokens,) or held.dtype not in (np.uint16, np.uint32):
