@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from continua.serve.embedding import Embedder
-from continua.serve.gate import Gate, body_of, check_key
+from continua.serve.gate import Gate, answer_failures, body_of, check_key, failed
 from continua.serve.jobs import Ask
 from continua.serve.metrics import Metrics
 from continua.serve.service import Service
@@ -342,18 +342,11 @@ def application(server: Server) -> FastAPI:
         app.add_route(path, answer, methods=[method])
     metrics = server.service.metrics if server.service is not None else server.embedder.metrics  # type: ignore[union-attr]
     app.add_middleware(Counted, metrics=metrics)
-
-    async def refused(request: Request, problem: Exception) -> JSONResponse:
-        refusal = problem if isinstance(problem, Refusal) else _as_refusal(problem)
-        return JSONResponse(refusal.body(), refusal.status, headers=refusal.headers)
-
-    app.add_exception_handler(Refusal, refused)
-    app.add_exception_handler(HTTPException, refused)
-    app.add_exception_handler(Exception, refused)
+    answer_failures(app, _as_refusal)
     return app
 
 
 def _as_refusal(problem: Exception) -> Refusal:
     if isinstance(problem, HTTPException):
         return Refusal(problem.status_code, f"{problem.detail}. See /v1/models.", code="not_found")
-    return Refusal(500, f"The server failed: {type(problem).__name__}.", kind="server_error", code="failed")
+    return failed(problem)

@@ -2,10 +2,13 @@
 
 import asyncio
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import Request
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 from continua.serve.wire import Refusal, parsed
 
@@ -49,3 +52,25 @@ async def _read(request: Request, limit: int) -> bytes:
         if len(got) > limit:
             raise Refusal(413, f"A body has {limit} bytes at most.", headers={"Connection": "close"})
     return bytes(got)
+
+
+def answer(refusal: Refusal) -> JSONResponse:
+    """A refusal on the wire."""
+    return JSONResponse(refusal.body(), refusal.status, headers=refusal.headers)
+
+
+def failed(problem: Exception) -> Refusal:
+    """What is said of a failure of our own."""
+    return Refusal(500, f"The server failed: {type(problem).__name__}.", kind="server_error", code="failed")
+
+
+def answer_failures(
+    app: FastAPI, as_refusal: Callable[[Exception], Refusal], kinds: tuple[type[Exception], ...] = ()
+) -> None:
+    """Let every failure be a sentence; ``kinds`` are expected ones beside refusals and unknown addresses."""
+
+    async def refused(request: Request, problem: Exception) -> JSONResponse:
+        return answer(problem if isinstance(problem, Refusal) else as_refusal(problem))
+
+    for kind in (Refusal, HTTPException, *kinds, Exception):
+        app.add_exception_handler(kind, refused)

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from continua.errors import ContinuaError
 from continua.recipes.listing import recipes, settings_listed
-from continua.serve.gate import Gate, body_of, check_key
+from continua.serve.gate import Gate, answer, answer_failures, body_of, check_key, failed
 from continua.serve.wire import Refusal
 from continua.studio.bundle import INDEX, MODEL, Bundle
 from continua.studio.live import Runs, watched
@@ -62,7 +62,7 @@ class Guarded:
 
         request = Request(scope)
         refusal = self.refusal(request)
-        app = self.app if refusal is None else _said(refusal)
+        app = self.app if refusal is None else answer(refusal)
         await app(scope, receive, sending)
 
     def refusal(self, request: Request) -> Refusal | None:
@@ -233,11 +233,11 @@ def studio_application(behind: Behind, port: int) -> FastAPI:
         await asyncio.to_thread(behind.work.close)
 
     def keyed(endpoint: Endpoint) -> Endpoint:
-        async def answer(request: Request) -> Response:
+        async def checked(request: Request) -> Response:
             check_key(request, behind.gate)
             return await endpoint(request)
 
-        return answer
+        return checked
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
     for path, method, endpoint in (
@@ -254,13 +254,7 @@ def studio_application(behind: Behind, port: int) -> FastAPI:
         app.add_route(path, keyed(endpoint), methods=[method])
     app.add_route("/{name:path}", behind.file, methods=["GET", "HEAD"])
     app.add_middleware(Guarded, port=port)
-
-    async def refused(request: Request, problem: Exception) -> Response:
-        refusal = problem if isinstance(problem, Refusal) else _as_refusal(problem)
-        return JSONResponse(refusal.body(), refusal.status, headers=refusal.headers)
-
-    for kind in (Refusal, HTTPException, ContinuaError, Exception):
-        app.add_exception_handler(kind, refused)
+    answer_failures(app, _as_refusal, (ContinuaError,))
     return app
 
 
@@ -269,8 +263,4 @@ def _as_refusal(problem: Exception) -> Refusal:
         return Refusal(400, str(problem))
     if isinstance(problem, HTTPException):
         return Refusal(problem.status_code, f"{problem.detail}.", code="not_found")
-    return Refusal(500, f"The server failed: {type(problem).__name__}.", kind="server_error", code="failed")
-
-
-def _said(refusal: Refusal) -> Response:
-    return JSONResponse(refusal.body(), refusal.status, headers=refusal.headers)
+    return failed(problem)
