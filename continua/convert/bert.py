@@ -109,12 +109,11 @@ def _head(config: Settings, stored: set[str]) -> Head:
 
 def describe(model: Transformer) -> dict[str, Any]:
     """The sizes of a BERT as ``config.json`` spells them."""
-    return described_as(model, "Bert")
+    return described_as(model, "Bert", model.embed)
 
 
-def described_as(model: Transformer, family: str) -> dict[str, Any]:
-    """The sizes of an encoder that spells them as BERT does."""
-    embed: Any = model.embed
+def described_as(model: Transformer, family: str, embed: Any) -> dict[str, Any]:
+    """The sizes of an encoder that spells them as BERT does; ``embed`` has the tables of its words."""
     return {
         **described_head(model, family),
         "hidden_act": "gelu",

@@ -3,8 +3,8 @@
 from typing import Any
 
 from continua.convert.architecture import Architecture, Settings, expect
-from continua.convert.bert import classifier, embedding_entries, layer_entries
-from continua.convert.labels import described_head, head_of
+from continua.convert.bert import classifier, described_as, embedding_entries, layer_entries
+from continua.convert.labels import head_of
 from continua.convert.names import Entry, Layout, NameMap
 from continua.models import Transformer, Widened, zoo
 
@@ -53,20 +53,7 @@ def describe(model: Transformer) -> dict[str, Any]:
     outer: Any = model.embed
     words: Any = outer.embed if isinstance(outer, Widened) else outer
     width = outer.size if isinstance(outer, Widened) else model.axes.d.n  # type: ignore[union-attr]
-    return {
-        **described_head(model, "Electra"),
-        "hidden_act": "gelu",
-        "vocab_size": words.vocab,
-        "embedding_size": width,
-        "hidden_size": model.axes.d.n,  # type: ignore[union-attr]
-        "num_attention_heads": model.axes.h.n,  # type: ignore[union-attr]
-        "num_hidden_layers": model.native.z.steps,
-        "max_position_embeddings": words.position.count,
-        "intermediate_size": model.axes.m.n,  # type: ignore[union-attr]
-        "layer_norm_eps": words.norm.eps,
-        "type_vocab_size": words.type_count,
-        "pad_token_id": words.pad,
-    }
+    return {**described_as(model, "Electra", words), "embedding_size": width}
 
 
 ELECTRA = Architecture("electra", build, names, describe)

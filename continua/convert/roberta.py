@@ -57,7 +57,7 @@ def build(config: Settings, stored: set[str]) -> Transformer:
 
 def describe(model: Transformer) -> dict[str, Any]:
     """The sizes of a RoBERTa as ``config.json`` spells them."""
-    return described_as(model, "Roberta")
+    return described_as(model, "Roberta", model.embed)
 
 
 ROBERTA = Architecture("roberta", build, names, describe)
