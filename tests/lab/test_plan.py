@@ -50,19 +50,19 @@ def test_bytes_are_those_of_a_training_step(shape: tuple[int, ...], batch: int) 
 def test_rings_take_the_time_of_their_closed_form_where_links_are_alike() -> None:
     for ranks in (2, 5, 64):
         once = 1e-6 + 1e6 / ranks / 1e9
-        assert all_reduce(1e6, ranks, 1, EVEN) == pytest.approx(2 * (ranks - 1) * once)
-        assert all_gather(1e6, ranks, 1, EVEN) == pytest.approx((ranks - 1) * once)
-        assert ring_step(1e6, ranks, 1, EVEN) == pytest.approx(1e-6 + 1e-3)
-    assert all_reduce(1e6, 1, 1, EVEN) == 0.0
+        assert all_reduce(1e6, ranks, EVEN) == pytest.approx(2 * (ranks - 1) * once)
+        assert all_gather(1e6, ranks, EVEN) == pytest.approx((ranks - 1) * once)
+        assert ring_step(1e6, ranks, EVEN) == pytest.approx(1e-6 + 1e-3)
+    assert all_reduce(1e6, 1, EVEN) == 0.0
 
 
 def test_the_slowest_link_decides() -> None:
-    inside = all_reduce(1e6, 4, 1, SLOW)
-    across = all_reduce(1e6, 8, 1, SLOW)
-    assert inside == pytest.approx(all_reduce(1e6, 4, 1, EVEN))
+    inside = all_reduce(1e6, 4, SLOW)
+    across = all_reduce(1e6, 8, SLOW)
+    assert inside == pytest.approx(all_reduce(1e6, 4, EVEN))
     steps = 2 * 7
     assert across == pytest.approx(steps * (1e-6 + 1e6 / 8 / 1e8), rel=0.15)
-    assert across > 5 * all_reduce(1e6, 8, 1, EVEN)
+    assert across > 5 * all_reduce(1e6, 8, EVEN)
 
 
 def test_a_mesh_divides_work_and_bytes() -> None:

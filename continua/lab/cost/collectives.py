@@ -11,26 +11,26 @@ import numpy as np
 from continua.lab.cost.machines import Machine
 
 
-def all_reduce(size: float, ranks: int, stride: int, machine: Machine) -> float:
-    """Seconds until all of ``ranks`` devices, ``stride`` apart, have the sum of ``size`` bytes each."""
-    return _passed(size / max(ranks, 1), ranks, stride, 2 * (ranks - 1), machine)
+def all_reduce(size: float, ranks: int, machine: Machine) -> float:
+    """Seconds until all of ``ranks`` devices in a row have the sum of ``size`` bytes each."""
+    return _passed(size / max(ranks, 1), ranks, 2 * (ranks - 1), machine)
 
 
-def all_gather(size: float, ranks: int, stride: int, machine: Machine) -> float:
+def all_gather(size: float, ranks: int, machine: Machine) -> float:
     """Seconds until all have ``size`` bytes of which each had a part; as long as spreading the sums of all parts."""
-    return _passed(size / max(ranks, 1), ranks, stride, ranks - 1, machine)
+    return _passed(size / max(ranks, 1), ranks, ranks - 1, machine)
 
 
-def ring_step(size: float, ranks: int, stride: int, machine: Machine) -> float:
+def ring_step(size: float, ranks: int, machine: Machine) -> float:
     """Seconds for every device to hand ``size`` bytes to its neighbour once."""
-    return _passed(size, ranks, stride, 1, machine)
+    return _passed(size, ranks, 1, machine)
 
 
 @functools.lru_cache(maxsize=4096)
-def _passed(chunk: float, ranks: int, stride: int, steps: int, machine: Machine) -> float:
+def _passed(chunk: float, ranks: int, steps: int, machine: Machine) -> float:
     if ranks <= 1:
         return 0.0
-    place = np.arange(ranks) * stride
+    place = np.arange(ranks)
     behind = np.roll(place, -1)
     apart = place // machine.node != behind // machine.node
     seconds = np.where(

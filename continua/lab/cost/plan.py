@@ -17,7 +17,6 @@ from continua.lab.cost.complexity import Complexity, predict
 from continua.lab.cost.machines import Machine
 from continua.lab.figure import pyplot, save
 
-SINGLE = 4  # bytes: gradients and the states of optimisers
 OPTIMISERS = {"adamw": 8, "muon": 4, "sgd": 0}  # bytes of state for each parameter
 
 
@@ -164,10 +163,10 @@ def _seconds(job: Job, cost: Complexity, mesh: Mesh, machine: Machine, samples: 
     compute = accumulate * cost.flops / mesh.tokens / machine.speed
     gather = 0.0
     if mesh.sharded:
-        gather = accumulate * all_gather(weights, mesh.devices, 1, machine)  # anew for each part
-        summed = all_gather(weights, mesh.devices, 1, machine)
+        gather = accumulate * all_gather(weights, mesh.devices, machine)  # anew for each part
+        summed = all_gather(weights, mesh.devices, machine)
     else:
-        summed = all_reduce(weights, mesh.devices, 1, machine)
+        summed = all_reduce(weights, mesh.devices, machine)
     waited = accumulate * _ring(job, cost, mesh, machine, samples)
     return Seconds(compute, waited, gather, summed)
 
@@ -188,7 +187,7 @@ def _ring(job: Job, cost: Complexity, mesh: Mesh, machine: Machine, samples: int
             continue
         for flops, size in ((item.forward, sent), (item.backward, 2 * sent)):
             turn = flops / mesh.tokens**2 / machine.speed
-            passing = ring_step(size, mesh.tokens, 1, machine)
+            passing = ring_step(size, mesh.tokens, machine)
             waited += item.times * (mesh.tokens - 1) * max(0.0, passing - turn)
     return waited
 
