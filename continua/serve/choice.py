@@ -78,7 +78,6 @@ class Load:
     pace: float
     places: int = 1
     demand: Demand = Demand()
-    present: str = ""  # the size that writes now
     again: Mapping[str, float] = field(default_factory=dict)  # seconds in which a change to a size reads texts again
 
 

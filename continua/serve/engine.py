@@ -176,7 +176,7 @@ class Engine:
         if free:
             demand = self._lately.demand(now)
             again = self._reading_again(free)
-            load = Load(free, self._next, now, self.pace.value, self.limits.batch, demand, self._size.name, again)
+            load = Load(free, self._next, now, self.pace.value, self.limits.batch, demand, again)
             self._size = self._settled(self.choose(self.front, load), free, now)
 
     def _reading_again(self, jobs: Sequence[Job]) -> dict[str, float]:

@@ -327,7 +327,7 @@ def test_the_size_keeps_up_with_what_is_asked_lately(front: Front) -> None:
 def test_a_change_that_reads_texts_again_has_to_be_worth_it(front: Front) -> None:
     def chosen(writing: float, again: dict[str, float], latency: float = 1e3) -> str:
         asked = Demand(0.0, writing)
-        return by_slack(front, Load((job(10, latency),), (), 0.0, 1.0, 4, asked, "native", again)).name
+        return by_slack(front, Load((job(10, latency),), (), 0.0, 1.0, 4, asked, again)).name
 
     assert chosen(7.0, {}) == "narrow"
     assert chosen(9.0, {"narrow": 0.1, "flat": 0.1}) == "flat", "narrow would not keep up for long"
