@@ -174,7 +174,7 @@ class Layout:
 def require_same(sharded: Sharded, given: Sequence[Any]) -> None:
     """Refuse, on every process, batches that differ from one to the other."""
     said: list[Any] = [None] * sharded.mesh.size()
-    dist.all_gather_object(said, _digest(given), group=sharded.mesh.get_group())
+    dist.all_gather_object(said, digest(given), group=sharded.mesh.get_group())
     if len(set(said)) > 1:
         shapes: list[Any] = [None] * sharded.mesh.size()
         own = [list(one.shape) for one in given if isinstance(one, Tensor)]
@@ -186,7 +186,8 @@ def require_same(sharded: Sharded, given: Sequence[Any]) -> None:
         raise GridError("processes that share tokens are given one batch", got=got, remedy=remedy)
 
 
-def _digest(given: Sequence[Any]) -> str:
+def digest(given: Sequence[Any]) -> str:
+    """One number for tensors and words: equal where they are."""
     made = hashlib.sha256()
     for one in given:
         if isinstance(one, Tensor):

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 
 from continua.axes import Discretisation, Sharded, at
+from continua.axes.sharded import digest
 from continua.errors import ConfigError
 from continua.models import Batch
 from continua.models.store import description
 from continua.tasks import Example, Task
+from continua.tasks.loader import IGNORED
 from continua.tasks.task import SumsOverTokens
 from continua.training.distributed import World
 from continua.training.penalty import Penalties
 from continua.training.settings import Training
 from continua.typing import Tensor
-
-IGNORED = -100  # torch's own sign for a target that does not count
 
 
 def in_parts(where: Discretisation | None, tokens: Sharded | None) -> Discretisation | None:
@@ -76,9 +76,4 @@ def _tensors(batch: Batch) -> dict[str, Tensor]:
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
-    made = hashlib.sha256()
-    for name, value in tensors.items():
-        held = value.detach().cpu().contiguous()
-        made.update(f"{name}{held.dtype}{list(held.shape)}".encode())
-        made.update(held.reshape(-1).view(torch.uint8).numpy().tobytes() if held.numel() else b"")
-    return made.hexdigest()
+    return digest([part for named in tensors.items() for part in named])
