@@ -21,6 +21,7 @@ from continua.models.embed import apply_once
 from continua.models.readout import first_of
 from continua.models.structure import behind_the_last
 from continua.operators import LayerNorm, RMSNorm
+from continua.tasks.sentences import pooled as mean_of
 from continua.typing import Tensor
 
 POOLS = ("mean", "first", "last")
@@ -102,8 +103,7 @@ def pooled(model: Any, batch: Batch, at: str, pool: str) -> Tensor:
         return first_of(x, t).cpu()
     if pool == "last":
         return behind_the_last(x, grids)[0][:, 0].cpu()
-    share = t.observed.expand(x.shape[:2]).to(x)[..., None]
-    return ((x * share).sum(1) / share.sum(1)).cpu()
+    return mean_of(x, t.observed.expand(x.shape[:2])).cpu()
 
 
 def _refuse_other(out: Path, suffix: str) -> None:

@@ -13,6 +13,7 @@ from continua.models import Batch
 from continua.serve.metrics import Metrics
 from continua.serve.service import FAST, NATIVE, Served, _check_not_larger, size_name, typed
 from continua.serve.wire import Refusal, texts_of
+from continua.tasks.sentences import pooled
 from continua.typing import Tensor
 
 MOST = 256  # texts in one request
@@ -62,8 +63,7 @@ class Embedder:
         observed = torch.arange(longest) < torch.tensor([[len(text)] for text in texts])
         with self._lock:
             states = self.served.model.states(Batch(ids, observed=observed), at=where).final
-        there = observed[..., None].to(states)
-        return torch.nn.functional.normalize((states * there).sum(1) / there.sum(1), dim=-1)
+        return torch.nn.functional.normalize(pooled(states, observed), dim=-1)
 
     def _size(self, name: Any) -> Any:
         if not isinstance(name, str):

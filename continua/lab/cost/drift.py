@@ -18,6 +18,7 @@ from continua.lab.cost.point import typed_size
 from continua.lab.progress import ReportCount
 from continua.models import Batch, Transformer
 from continua.models.view import FrozenView
+from continua.tasks.sentences import pooled
 from continua.timing import interleaved
 from continua.tree import tensors
 from continua.typing import Tensor
@@ -181,7 +182,7 @@ class _Measured:
             p = log_softmax(native.float(), -1)
             return (p.exp() * (p - log_softmax(ours.float(), -1))).sum(-1)
         native = native if places is None else native[..., places]
-        return cosine_similarity(_pooled(ours, there), _pooled(native, there), dim=-1)
+        return cosine_similarity(pooled(ours, there), pooled(native, there), dim=-1)
 
     def _places(self, wish: Discretisation) -> Tensor | None:
         """Where the nodes of d lie among the native ones; None where they are the same."""
@@ -206,12 +207,3 @@ class _Measured:
 def weight_bytes(held: FrozenView) -> int:
     """Bytes of the weights that a view reads, each once."""
     return sum({(x.data_ptr(), x.shape): x.nbytes for x in tensors(held.reads)}.values())
-
-
-def _pooled(states: Tensor, there: Tensor | None) -> Tensor:
-    """The mean over the tokens of each text."""
-    if states.dim() < 3:
-        return states
-    if there is None:
-        return states.mean(1)
-    return (states * there[..., None]).sum(1) / there.sum(1, keepdim=True)
