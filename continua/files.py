@@ -3,6 +3,7 @@
 import hashlib
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -33,6 +34,17 @@ def aside(path: Path) -> Iterator[Path]:
         yield partial
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder beside ``out`` that becomes ``out`` in the end; nothing is left of it where that fails."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
+        made = Path(temporary) / "made"
+        made.mkdir()
+        yield made
+        os.replace(made, out)
 
 
 def flush(path: Path) -> None:

@@ -3,13 +3,13 @@
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from continua import files
 from continua.cli.out import refuse_unwritable, writing
 from continua.cli.tokens import token_table
 from continua.convert.folders import model_in
@@ -93,11 +93,6 @@ def refuse_taken(out: Path) -> None:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside ``out`` that becomes ``out`` in the end; nothing is left of it where that fails."""
-    with writing(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
-            made = Path(temporary) / "made"
-            made.mkdir()
-            yield made
-            os.replace(made, out)
+    """``files.new_folder``, where a place that cannot be written is answered with a sentence."""
+    with writing(out), files.new_folder(out) as made:
+        yield made

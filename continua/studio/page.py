@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from continua.errors import ConfigError
+from continua.files import new_folder
 from continua.studio.bundle import INDEX, MODEL, Bundle
 
 BUILT = Path(__file__).parent / "page"
@@ -65,17 +66,18 @@ def page_files() -> dict[str, PageFile]:
 
 
 def write_page(folder: Path, model: Path, bundle: Bundle) -> Path:
-    """The page with its model as plain files, for any static host."""
+    """The page with its model as plain files, for any static host: whole, or not at all."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         got = f"{folder}, which is there"
         raise ConfigError("the page is written into a new folder", got=got, remedy="Choose another name.")
     try:
-        for name, one in page_files().items():
-            place = folder / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(one.content())
-        shutil.copyfile(model, folder / MODEL)
-        (folder / INDEX).write_text(bundle.as_json(), encoding="utf-8")
+        with new_folder(folder) as made:
+            for name, one in page_files().items():
+                place = made / name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(one.content())
+            shutil.copyfile(model, made / MODEL)
+            (made / INDEX).write_text(bundle.as_json(), encoding="utf-8")
     except OSError as problem:
         why = problem.strerror or str(problem)
         raise ConfigError(f"{folder} cannot be written", got=why, remedy="Choose another place.") from problem
