@@ -349,6 +349,7 @@ def test_the_exported_folder_works_on_any_static_host(browser: Browser, made: Ma
         page = browser.page(f"{url}/site/")
         until(page, "document.querySelector('.paper .note')?.textContent.startsWith('40 of 40')")
         assert page.locator("nav a", has_text="Runs").count() == 0
+        browser.close()  # before its host is gone: the page is still fetching the other scenes
     assert folder.is_dir()
 
 
