@@ -1,5 +1,6 @@
 """``continua studio``: the page in which a model is seen and steered, on this machine or as plain files."""
 
+import importlib.util
 import secrets
 import tempfile
 import threading
@@ -14,10 +15,10 @@ from continua.cli.export import held_out
 from continua.cli.folders import open_model
 from continua.cli.lift import working
 from continua.cli.pareto import FILE, WINDOWS, measure
-from continua.errors import ConfigError
+from continua.errors import ConfigError, install
 from continua.lab import Pareto
 from continua.recipes.runs import bundle_of as recipe_bundle
-from continua.serve.start import BACKLOG, bound, require_web, running
+from continua.serve.start import BACKLOG, bound, running
 from continua.studio.bundle import MODEL, Bundle, Drew, Sizes, bundle_of, write_model
 from continua.studio.page import write_page
 from continua.training import Run
@@ -27,6 +28,8 @@ from continua.training.sizes import native_sizes
 HOST = "127.0.0.1"
 DEMO = Path("runs", "demo")
 GRACE = 2  # seconds that streams have to end
+WRITES = ("onnx", "onnxruntime", "onnxscript")  # packages that the file of the model needs
+SERVES = ("fastapi", "uvicorn")
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,7 @@ class Opening:
 def run(path: Path | None, wish: Opening, device: torch.device) -> None:
     """Prepare the model of a run; write the page, or serve it until Ctrl-C."""
     console = Console(stderr=True)
-    if wish.export is None:
-        require_web()
+    require_packages(WRITES if wish.export is not None else (*WRITES, *SERVES))
     folder = path or _demo(console, device)
     with tempfile.TemporaryDirectory(prefix="continua-studio-") as place:
         model = Path(place) / MODEL
@@ -57,6 +59,14 @@ def run(path: Path | None, wish: Opening, device: torch.device) -> None:
             console.print(f"{words} {wish.export}", markup=False, soft_wrap=True)
             return
         _serve(console, folder, model, bundle, wish)
+
+
+def require_packages(names: tuple[str, ...]) -> None:
+    """Say in one sentence, before anything is trained or exported, what has to be installed."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        remedy = f"Install both extras: {install('onnx,serve')}."
+        raise ConfigError(f"the studio needs {', '.join(names)}", got=f"no {', '.join(missing)}", remedy=remedy)
 
 
 def _demo(console: Console, device: torch.device) -> Path:

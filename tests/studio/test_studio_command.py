@@ -1,5 +1,6 @@
 """The command: a run becomes a page, as plain files or served on loopback."""
 
+import importlib.util
 import json
 import os
 import re
@@ -24,6 +25,15 @@ def test_what_is_no_run_is_refused(tmp_path: Path):
     for words, what in (([str(tmp_path)], "opens a run"), (["--port", "70000"], "a port")):
         with pytest.raises(ConfigError, match=what):
             CliRunner().invoke(app, ["studio", *words], catch_exceptions=False)
+
+
+@pytest.mark.spec("B7")
+def test_missing_packages_are_named_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("onnx", "uvicorn") else name)
+    with pytest.raises(ConfigError, match=r"no onnx, uvicorn.*continua-ml\[onnx,serve\]"):
+        CliRunner().invoke(app, ["studio", str(tmp_path)], catch_exceptions=False)
+    with pytest.raises(ConfigError, match=r"no onnx\b(?!, )"):
+        CliRunner().invoke(app, ["studio", str(tmp_path), "--export", "site"], catch_exceptions=False)
 
 
 @pytest.mark.spec("B7")
