@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 LARGEST_TEXT = 256 * 2**20  # bytes of a description: more than any of ours has, less than memory
+HUB_SNAPSHOTS = "snapshots"  # of a model in the cache of Hugging Face: folders of links …
+HUB_BLOBS = "blobs"  # … to the files beside them
 
 
 def write_text(path: Path, text: str) -> None:
@@ -63,11 +65,14 @@ def sha256_of(path: Path) -> str:
 
 
 def fault_of(path: Path) -> str | None:
-    """Why ``path`` is not a plain file that lies in its folder (a link out of it, a pipe, a device); None if it is."""
+    """Why ``path`` is not a plain file that lies in its folder (a link out of it, a pipe, a device); None if it is.
+
+    A model in the cache of Hugging Face is a folder of links to the blobs beside it: these are its own.
+    """
     try:
         seen = path.lstat()
         if stat.S_ISLNK(seen.st_mode):
-            if path.resolve().parent != path.parent.resolve():
+            if path.resolve().parent not in _homes(path.parent.resolve()):
                 return "is a link out of its folder"
             seen = path.stat()
     except FileNotFoundError:
@@ -101,6 +106,12 @@ def inside(folder: Path, name: object) -> Path | None:
     except (OSError, RuntimeError):
         return None
     return place if within else None
+
+
+def _homes(folder: Path) -> tuple[Path, ...]:
+    """The folders in which the files of a folder may lie."""
+    is_cached = folder.parent.name == HUB_SNAPSHOTS and folder.parent.parent.name.startswith("models--")
+    return (folder, folder.parent.parent / HUB_BLOBS) if is_cached else (folder,)
 
 
 def _why(problem: Exception) -> str:

@@ -14,6 +14,7 @@ from continua.cli.failures import report
 from continua.cli.options import Device, Threads, ready
 from continua.cli.reading import classify, embed
 from continua.cli.simulate.command import app as simulations
+from continua.cli.speaking import generate
 
 app = typer.Typer(
     help="Continua: Transformers whose every axis is continuous.",
@@ -23,7 +24,7 @@ app = typer.Typer(
 )
 app.add_typer(simulations, name="simulate")
 app.add_typer(datasets, name="data")
-for command in (export, plan, serve, studio, classify, embed):
+for command in (export, plan, serve, studio, classify, embed, generate):
     app.command()(command)
 
 
@@ -222,44 +223,6 @@ def pareto(
     from continua.cli.pareto import run as go
 
     go(run, size or [], windows, out, ready(device, threads), trust, many=many, beside=beside)
-
-
-@app.command()
-def generate(
-    run: Annotated[Path, typer.Argument(help="A run of text.")],
-    prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "\n",
-    at: Annotated[
-        str, typer.Option(help="Another size, for example d=64,z=3; or a budget: latency=5ms, flops=20M, memory=2MB.")
-    ] = "",
-    tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 200,
-    which: Annotated[str, typer.Option(help="best or last")] = "best",
-    *,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.8,
-    top_k: Annotated[int | None, typer.Option(help="Draw from this many likeliest tokens only.")] = None,
-    top_p: Annotated[
-        float, typer.Option(help="Draw from the likeliest tokens that reach this probability only.")
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed writes the same text.")] = 0,
-    samples: Annotated[int, typer.Option(help="Write this many texts, the next with the next seed.")] = 1,
-    draft: Annotated[
-        str,
-        typer.Option(help="A smaller size that writes ahead, such as d=64,h=2,z=2; auto measures. Same text."),
-    ] = "",
-    ahead: Annotated[int, typer.Option(help="How many tokens --draft writes before they are read.")] = 4,
-    compiles: Annotated[bool, typer.Option("--compile", help="Compile the steps: worth it for long texts.")] = False,
-    streams: Annotated[bool, typer.Option("--stream/--no-stream", help="Print each token as it is written.")] = True,
-    device: Device = "auto",
-    threads: Threads = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Run the recipe file that the run names, and read the paths it names.")
-    ] = False,
-) -> None:
-    """Let the model of a run write, at its own size or at another."""
-    from continua.cli.generate import Writing
-    from continua.cli.generate import run as go
-
-    writing = Writing(tokens, temperature, top_k, top_p, seed, samples, draft, ahead, compiles)
-    go(run, prompt, at, which, writing, streams, ready(device, threads), trust)
 
 
 @app.command()

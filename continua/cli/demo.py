@@ -14,7 +14,7 @@ from rich.text import Text
 
 from continua.axes import at
 from continua.cli.again import code_of, goes_on
-from continua.cli.generate import Writing, written
+from continua.cli.generate import Author, Writing, written
 from continua.cli.pareto import FILE, hint, measure, show
 from continua.lab.figure import pyplot, save
 from continua.recipes import resume, start, tokens_of
@@ -54,7 +54,7 @@ def run(out: Path | None, again: str, changes: list[str], quick: bool, device: t
     pictures = [found.plot(folder / "pareto.png"), loss_curve(opened.history(), folder / "loss.png")]
     tokens = tokens_of(opened)
     for name, wish in (("full size", {}), ("half of everything", _half(model))):
-        text = tokens.decode(torch.tensor([*written(model, tokens, PROMPT, model.at(**wish), WRITING)]))
+        text = tokens.decode(torch.tensor([*written(Author(model.at(**wish), tokens), PROMPT, WRITING)]))
         console.print(Panel(Text(text), title=f"written at {name}", expand=False), highlight=False)
     for line in (
         f"Pictures: {', '.join(map(str, pictures))}",

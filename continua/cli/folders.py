@@ -13,17 +13,24 @@ from continua import files
 from continua.cli.out import refuse_unwritable, writing
 from continua.cli.tokens import token_table
 from continua.convert.folders import model_in
+from continua.convert.special_tokens import GENERATION, SpecialTokens, special_tokens
 from continua.convert.tokenizer import TOKENIZER, read_tokeniser, write_tokeniser
 from continua.data.tokens import Tokeniser
 from continua.errors import ConfigError
 from continua.files import fault_of
 from continua.models import Transformer
-from continua.models.store import CONFIG, read_json
 from continua.recipes import tokens_of
 from continua.training import Run
 
-ENDS = "generation_config.json"  # where Hugging Face keeps them beside a model, and we beside one of ours
-TOKENISERS = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt")
+TOKENISERS = (
+    TOKENIZER,
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+)
 
 
 @dataclass(frozen=True)
@@ -62,23 +69,25 @@ class Opened:
         named = {"bos_token_id": bos, "eos_token_id": eos}
         if named != dict.fromkeys(named):
             known = {name: number for name, number in named.items() if number is not None}
-            (folder / ENDS).write_text(json.dumps(known, indent=1), encoding="utf-8")
+            (folder / GENERATION).write_text(json.dumps(known, indent=1), encoding="utf-8")
 
     def ends(self) -> tuple[int | None, int | None]:
         """The tokens that begin and end a text, as the folder of Hugging Face named them that a model is from."""
-        place = self.folder / (CONFIG if self.is_hf else ENDS)
-        said = read_json(place) if fault_of(place) is None else {}
-        return self._token(said.get("bos_token_id")), self._token(said.get("eos_token_id"))
+        found = self.special()
+        return found.begin, found.ends[0] if found.ends else None
 
-    def _token(self, number: object) -> int | None:
-        vocab = self.model.flows[-1].embed.vocab or 0
-        return number if isinstance(number, int) and 0 <= number < vocab else None
+    def special(self) -> SpecialTokens:
+        """The tokens by which generation starts and ends."""
+        return special_tokens(self.folder, self.model.flows[-1].embed.vocab or 0)
 
 
 def open_model(folder: Path) -> Opened:
-    """The model of a Hugging Face folder, of a folder of ``model.save``, or the best one of a run."""
+    """The model of a Hugging Face folder, of a folder of ``model.save``, or the best one of a run.
+
+    A name ``org/name`` that is no folder here means the model in the cache of Hugging Face.
+    """
     found = model_in(folder)
-    return Opened(found.model, folder, found.run, found.is_hf)
+    return Opened(found.model, found.folder, found.run, found.is_hf)
 
 
 def refuse_taken(out: Path) -> None:

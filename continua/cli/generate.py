@@ -1,4 +1,4 @@
-"""``continua generate``: let the model of a run write."""
+"""``continua generate``: let the model of a run, or of a folder, write."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,16 +10,20 @@ import typer
 from rich.console import Console
 
 from continua import memory
+from continua.cli.folders import open_model
 from continua.cli.pareto import sizes_for
 from continua.cli.sizes import check_which, parse_at
-from continua.cli.tokens import context_of, token_table
+from continua.cli.tokens import token_table
+from continua.convert.hub import located
+from continua.convert.tokenizer import read_tokeniser
 from continua.errors import ConfigError
-from continua.models import Greedy, Sample, Sampling, View
+from continua.models import Batch, EncoderDecoder, Greedy, Sample, Sampling, View
 from continua.models.drafts import AUTO
 from continua.recipes import tokens_of
-from continua.session.tokens import texts as pieces
+from continua.serve.writing import TextWriter
 from continua.tasks import Tokeniser
 from continua.training import Run
+from continua.training.run import ABOUT
 
 SEEDS = 2**63
 PER_TOKEN = 16  # bytes: a row of tokens and the one that it grows into
@@ -63,6 +67,23 @@ class Writing:
         return view.model.at(parse_at(self.draft))
 
 
+@dataclass(frozen=True)
+class Author:
+    """What writes: a model on one discretisation, its tokeniser, the tokens that end a text, and those with which the
+    decoder beside an encoder starts (none: a language model, which goes on with the prompt)."""
+
+    view: View
+    tokens: Tokeniser
+    ends: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
+
+    @property
+    def room(self) -> int | None:
+        """How many tokens the positions of the decoder have room for; None where they do not end."""
+        found: int | None = self.view.model.flows[-1].embed.room
+        return found
+
+
 def run(
     path: Path,
     prompt: str,
@@ -75,55 +96,115 @@ def run(
 ) -> None:
     """Load the model, read the prompt, write on."""
     check_which(which)
-    opened = Run.open(path)
-    model = opened.model(which).to(device)
-    tokens = tokens_of(opened)
-    view = model.at(sizes_for(Console(stderr=True), path, wish, device, trust))
+    place = located(path)
+    if (place / ABOUT).is_file() or not place.exists():
+        author = _of_run(place, wish, which, device, trust)
+    else:
+        author = _of_folder(place, wish, which, device)
     for index in range(writing.samples):
         if writing.samples > 1:
             typer.echo(f"{chr(10) if index else ''}--- sample {index + 1} of {writing.samples} ---")
-        ids = written(model, tokens, prompt, view, writing, index)
-        for piece in texts(tokens, ids) if streams else [tokens.decode(torch.tensor(list(ids)))]:
+        ids = written(author, prompt, writing, index)
+        for piece in texts(author.tokens, ids) if streams else [author.tokens.decode(torch.tensor(list(ids)))]:
             typer.echo(piece, nl=False)  # a rich console would wrap lines
         typer.echo()
 
 
-def written(model: Any, tokens: Tokeniser, prompt: str, view: View, writing: Writing, sample: int = 0) -> Iterator[int]:
-    """The numbers of the prompt, then those of each token that is written behind it."""
-    device = next(model.parameters()).device
-    ids = tokens.encode(prompt)[None].to(device)
+def _of_run(path: Path, wish: str, which: str, device: torch.device, trust: bool) -> Author:
+    opened = Run.open(path)
+    model = opened.model(which).to(device)
+    tokens = tokens_of(opened)
+    return Author(model.at(sizes_for(Console(stderr=True), path, wish, device, trust)), tokens)
+
+
+def _of_folder(path: Path, wish: str, which: str, device: torch.device) -> Author:
+    """A folder of Hugging Face or of ``model.save``."""
+    if which != "best":
+        raise ConfigError("--which chooses a checkpoint of a run", got=path, remedy="Leave it out.")
+    opened = open_model(path)
+    model = opened.model.to(device).eval()
+    found = opened.special()
+    if not isinstance(model, EncoderDecoder):
+        return Author(model.at(parse_at(wish)), opened.tokens(), found.ends)
+    if token_table(model.encoder) is None:
+        remedy = "A Whisper hears: continua transcribe FOLDER FILE.wav."
+        raise ConfigError("a prompt is read by an encoder of text", got=f"{path}, which reads none", remedy=remedy)
+    if not found.start:
+        remedy = "Copy the generation_config.json of the model into its folder."
+        raise ConfigError("a decoder beside an encoder starts with decoder_start_token_id", got="none", remedy=remedy)
+    return Author(model.at(parse_at(wish)), read_tokeniser(opened.folder), found.ends, found.start)
+
+
+def written(author: Author, prompt: str, writing: Writing, sample: int = 0) -> Iterator[int]:
+    """The numbers of the prompt, then those of each token that is written behind it.
+
+    Beside an encoder the prompt is the source, and the numbers are those of the answer alone.
+    """
+    device = next(author.view.model.parameters()).device
+    ids = author.tokens.encode(prompt)[None].to(device)
     if ids.shape[1] == 0:
         raise ConfigError("a prompt needs at least one token", got=repr(prompt), remedy="Give --prompt TEXT.")
     generator = torch.Generator(device).manual_seed(writing.seed + sample)
-    table = token_table(model)
-    room = None if table is None else context_of(table)
-    yield from ids[0].tolist()
-    yield from _numbers(view, ids, writing, room, generator)
+    if author.start:
+        yield from _answer(author, ids, writing, generator)
+    else:
+        yield from ids[0].tolist()
+        yield from _numbers(author, ids, writing, generator)
 
 
 def texts(tokens: Tokeniser, ids: Iterable[int]) -> Iterator[str]:
     """The text of each token as it comes; bytes of one character wait for one another."""
-    return pieces(lambda some: tokens.decode(torch.tensor(some)), ids)
+    writer = TextWriter(tokens)
+    for token in ids:
+        piece = writer.add([token])
+        if piece:
+            yield piece
+    rest = writer.end()
+    if rest:
+        yield rest
 
 
-def _numbers(
-    view: View, ids: torch.Tensor, writing: Writing, room: int | None, generator: torch.Generator
-) -> Iterator[int]:
+def _answer(author: Author, source: torch.Tensor, writing: Writing, generator: torch.Generator) -> Iterator[int]:
+    """What a decoder answers to a source."""
+    start = torch.tensor([author.start], device=source.device)
+    asked = Batch(start, source=Batch(source))
+    count = writing.tokens
+    if author.room is not None:
+        count = max(1, min(count, author.room - start.shape[1] + 1))
+    yield from _until_the_end(author, asked, count, writing, generator)
+
+
+def _numbers(author: Author, ids: torch.Tensor, writing: Writing, generator: torch.Generator) -> Iterator[int]:
     """New tokens; behind the end of its positions a model goes on from the second half of what it sees."""
     count = writing.tokens
-    draft = writing.draft_of(view)
+    room = author.room
     while count > 0:
         seen = ids if room is None or ids.shape[1] + count - 1 <= room else ids[:, -max(1, room // 2) :]
         piece = count if room is None else min(count, room - seen.shape[1] + 1)
-        for token in view.stream(
-            seen,
-            tokens=piece,
-            sampling=writing.sampling,
-            generator=generator,
-            compile=writing.compiles,
-            draft=draft,
-            ahead=writing.ahead,
-        ):
-            ids = torch.cat([ids, token[:, None]], 1)
-            yield int(token)
+        new = list[int]()
+        for token in _until_the_end(author, Batch(seen), piece, writing, generator):
+            new.append(token)
+            yield token
+        if len(new) < piece:
+            return  # the text has ended
+        ids = torch.cat([ids, torch.tensor([new], device=ids.device)], 1)
         count -= piece
+
+
+def _until_the_end(
+    author: Author, prompt: Batch, count: int, writing: Writing, generator: torch.Generator
+) -> Iterator[int]:
+    """Up to ``count`` tokens; the one that ends the text is not among them."""
+    for token in author.view.stream(
+        prompt,
+        tokens=count,
+        sampling=writing.sampling,
+        stop=author.ends,
+        generator=generator,
+        compile=writing.compiles,
+        draft=writing.draft_of(author.view),
+        ahead=writing.ahead,
+    ):
+        if int(token) in author.ends:
+            return
+        yield int(token)

@@ -11,6 +11,7 @@ from continua.axes import Discretisation
 from continua.cli.run import show
 from continua.cli.sizes import parse_at
 from continua.convert import from_hf
+from continua.convert.hub import located
 from continua.errors import ConfigError
 from continua.fields import Expansion, Neural, Separable
 from continua.models import EncoderDecoder, Transformer, load
@@ -22,6 +23,7 @@ from continua.training import Run
 def run(path: Path, wish: str, text: str | None, out: Path, device: torch.device, trust: bool = False) -> None:
     """Load the folder and print its tables, or what its attention does with ``text``."""
     console = Console()
+    path = located(path)
     opened = Run.open(path) if (path / "run.json").is_file() else None
     model = (_open(path) if opened is None else opened.model()).to(device)
     at = parse_at(wish) if opened is None else _asked(console, path, wish, device, trust)
@@ -60,6 +62,7 @@ def look_closer(
         got = "--for-page alone" if text is None else "--text alone"
         raise ConfigError("--text and --for-page belong to --dynamics", got=got, remedy="Add --dynamics.")
     console = Console()
+    path = located(path)
     opened = Run.open(path) if (path / "run.json").is_file() else None
     model = _open(path) if opened is None else opened.model()
     at = parse_at(wish) if opened is None else _asked(console, path, wish, device, trust)

@@ -138,7 +138,7 @@ def opened(folder: Path) -> Source:
     found = model_in(folder)
     described = None if found.run is None else found.run.about.get("tokens")
     made = None if described is None else from_plain(described)
-    tokens = made if isinstance(made, Tokeniser) else _beside(folder)
+    tokens = made if isinstance(made, Tokeniser) else _beside(found.folder)
     return Source(_plain(found.model), None, tokens)
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from continua.convert.hub import located
 from continua.convert.huggingface import from_hf
 from continua.models import load
 from continua.models.store import CONFIG, read_json
@@ -13,19 +14,24 @@ from continua.training.run import ABOUT
 
 @dataclass(frozen=True)
 class Found:
-    """The model of a folder, the run it is the best of (None: no run), and whether the folder is Hugging Face's."""
+    """The model of a folder, the run it is the best of (None: no run), and whether the folder is Hugging Face's.
 
+    ``folder`` is where it is: that of a name ``org/name`` is in the cache of Hugging Face.
+    """
+
+    folder: Path
     model: Any
     run: Run | None
     is_hf: bool
 
 
-def model_in(folder: Path) -> Found:
-    """Open a folder of any of these kinds. Nothing of it is executed."""
+def model_in(place: Path) -> Found:
+    """Open a folder of any of these kinds, or a cached model of Hugging Face. Nothing of it is executed."""
+    folder = located(place)
     if (folder / ABOUT).is_file():
         run = Run.open(folder)
-        return Found(run.model(), run, False)
+        return Found(folder, run.model(), run, False)
     config = folder / CONFIG
     if config.is_file() and read_json(config).get("format") != "continua":
-        return Found(from_hf(folder), None, True)
-    return Found(load(folder), None, False)
+        return Found(folder, from_hf(folder), None, True)
+    return Found(folder, load(folder), None, False)

@@ -22,6 +22,7 @@ from continua.convert.electra import ELECTRA
 from continua.convert.gemma2 import GEMMA2
 from continua.convert.gpt2 import GPT2
 from continua.convert.gpt_neox import GPT_NEOX
+from continua.convert.hub import located
 from continua.convert.llama import LLAMA
 from continua.convert.mistral import MISTRAL
 from continua.convert.names import NameMap, widest
@@ -54,7 +55,8 @@ ARCHITECTURES: dict[str, Architecture] = {
 def from_hf(path: Any, dtype: torch.dtype | None = None) -> Any:
     """Return the model of a Hugging Face folder (``config.json`` and safetensors, in shards too), equal to round-off.
 
-    A model of ``transformers`` itself will do too: it is written into a folder that is thrown away.
+    A name ``org/name`` is looked up in the cache of Hugging Face (``HF_HOME``, ``HF_HUB_CACHE``). A model of
+    ``transformers`` itself will do too: it is written into a folder that is thrown away.
 
     Nothing is downloaded and no pickle is opened. All weights get ``dtype``, or the one dtype that holds all of the
     file's exactly (bfloat16 beside float32 is float32). Tensors of another shape than the architecture's, and
@@ -67,7 +69,7 @@ def from_hf(path: Any, dtype: torch.dtype | None = None) -> Any:
     if not isinstance(path, str | Path):
         remedy = "Give a local folder written by save_pretrained, or a model of transformers."
         raise CheckpointError("from_hf reads a folder", got=type(path).__name__, remedy=remedy)
-    return filled(*_read(Path(path)), dtype)
+    return filled(*_read(located(path)), dtype)
 
 
 def filled(stored: Mapping[str, Tensor], model: Any, names: NameMap, dtype: torch.dtype | None) -> Any:
@@ -138,7 +140,7 @@ def _ends(model: Any, tokens: Tokeniser | None, bos: int | None, eos: int | None
 
 def hf_names(path: str | Path) -> NameMap:
     """Return the map between the tensor names of a Hugging Face folder and ours."""
-    return _read(Path(path))[2]
+    return _read(located(path))[2]
 
 
 def _expressible(model: Any) -> tuple[Any, Architecture, dict[str, Any]]:
