@@ -3,9 +3,10 @@
     python benchmarks/plan.py                 # bytes, and seconds on one and two processes
     python benchmarks/plan.py --only bytes    # bytes alone: they do not depend on what else the machine does
 
-Bytes are those that torch allocates, from the profiler's log. Seconds are medians of steps. The speed of the machine is
-that of the same model at half the batch, its link that of an all-reduce of the weights between two processes:
-nothing of a predicted step itself is put in.
+Bytes are those that torch allocates, from the profiler's log. Seconds are those of whole steps, on one process and on
+two at once. What they are predicted from is measured in the same processes, in turns with the steps: FLOPs a second by
+half of the samples without an optimiser, bytes a second by AdamW on a plain tensor, the link by all-reduces of plain
+tensors. Nothing of a predicted step itself is put in.
 """
 
 import argparse
@@ -15,6 +16,8 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +28,21 @@ from torch.nn.parallel import DistributedDataParallel
 
 import continua as ct
 from continua.lab import predict
+from continua.lab.cost.job import Job, Mesh
 from continua.lab.cost.machines import Machine
 from continua.lab.cost.memory import peak_bytes
-from continua.lab.cost.plan import Job, Mesh, planned
+from continua.lab.cost.plan import planned
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import Row, environment, write
+from common import Row, environment, ratio, row, write
 
 SHAPE = {"vocab": 96, "d": 256, "heads": 8, "depth": 4, "context": 128}
 BATCH = 16
+PLAIN = 2**21  # numbers of a plain tensor
+WARM = 2
 ROUNDS = 9
+BYTES = 0.1  # how far a prediction may be off
+SECONDS = 0.2
 
 
 def made() -> Any:
@@ -72,30 +80,64 @@ class Steps:
         copied = sum(p.numel() * p.element_size() for p in self.model.parameters()) if self.run is not self.model else 0
         return stored + copied + peak_bytes(self)  # buckets of copies were made before
 
-    def seconds(self) -> float:
-        self()
-        found = []
-        for _ in range(ROUNDS):
-            start = time.perf_counter()
-            self()
-            found.append(time.perf_counter() - start)
-        return statistics.median(found)
-
 
 def _local(tensor: Any) -> Any:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def link(size: int) -> float:
-    """Seconds of an all-reduce of so many bytes."""
-    values = torch.zeros(size // 4)
-    dist.all_reduce(values)
+@dataclass(frozen=True)
+class Found:
+    """One round: the seconds of a step and of what it is predicted from."""
+
+    step: float
+    passes: float  # of half of the samples, forward and backward
+    adamw: float  # of a plain tensor
+    small: float  # an all-reduce of a few bytes
+    large: float  # and of many
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds until all processes have done it."""
+    dist.barrier()
+    start = time.perf_counter()
+    work()
+    dist.barrier()
+    return time.perf_counter() - start
+
+
+def rounds(ranks: int) -> list[dict[str, float]]:
+    """Everything in turns."""
+    step = Steps(False, BATCH // ranks)
+    half = Alone(BATCH // ranks // 2)
+    plain = torch.zeros(PLAIN, requires_grad=True)
+    plain.grad = torch.ones_like(plain)
+    optimiser = torch.optim.AdamW([plain])
+    small, large = torch.zeros(16), torch.zeros(PLAIN)
     found = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        dist.all_reduce(values)
-        found.append(time.perf_counter() - start)
-    return statistics.median(found)
+    for index in range(WARM + ROUNDS):
+        seen = Found(
+            step=timed(step),
+            passes=timed(half),
+            adamw=timed(optimiser.step),
+            small=timed(lambda: dist.all_reduce(small)),
+            large=timed(lambda: dist.all_reduce(large)),
+        )
+        if index >= WARM:
+            found.append(asdict(seen))
+    return found
+
+
+class Alone:
+    """Forward and backward passes of the same model that meet nobody."""
+
+    def __init__(self, samples: int) -> None:
+        self.model = made()
+        self.ids = torch.randint(SHAPE["vocab"], (samples, SHAPE["context"]))
+
+    def __call__(self) -> None:
+        self.model.zero_grad()
+        answer = self.model(self.ids)
+        cross_entropy(answer.flatten(0, 1), self.ids.flatten(), reduction="sum").backward()
 
 
 def worker(what: str, sharded: bool) -> None:
@@ -103,19 +145,14 @@ def worker(what: str, sharded: bool) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     ranks = dist.get_world_size()
-    found: float
-    if what == "link":
-        found = link(4 * predict(made(), 1, 1).parameters)
-    else:
-        steps = Steps(sharded, BATCH // ranks)
-        found = steps.bytes() if what == "bytes" else steps.seconds()
+    found: Any = rounds(ranks) if what == "seconds" else Steps(sharded, BATCH // ranks).bytes()
     if dist.get_rank() == 0:
         print("FOUND", json.dumps(found), flush=True)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def measured(what: str, ranks: int, sharded: bool = False) -> float:
+def measured(what: str, ranks: int, sharded: bool = False) -> Any:
     """Start so many processes, and read what the first one found."""
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", __file__]
     words += ["--worker", what, *(["--sharded"] if sharded else [])]
@@ -123,22 +160,42 @@ def measured(what: str, ranks: int, sharded: bool = False) -> float:
         words, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=600
     )
     line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND"))
-    return float(json.loads(line.removeprefix("FOUND")))
+    return json.loads(line.removeprefix("FOUND"))
 
 
-def here() -> Machine:
-    """This machine, by a smaller step and a bare all-reduce."""
-    half = Steps(sharded=False, samples=BATCH // 2)
-    speed = predict(half.model, BATCH // 2, SHAPE["context"]).flops / half.seconds()
-    size = 4 * predict(half.model, 1, 1).parameters
-    rate = size / measured("link", 2)  # two turns of half of it each way
-    return Machine("here", 1e12, speed, 8, rate, rate, 0.0, 0.0, 1.0)
+def here(found: Found, ranks: int) -> Machine:
+    """This machine, by what was measured beside a step."""
+    samples = BATCH // ranks // 2
+    speed = predict(made(), samples, SHAPE["context"]).flops / found.passes
+    touched = PLAIN * 4 * 7 / found.adamw  # three times weights or gradients, two states there and back
+    sent = 4 * PLAIN / max(found.large - found.small, 1e-9)  # two turns of half of it each way
+    return Machine("here", 1e12, speed, ranks, sent, sent, found.small / 2, found.small / 2, 1.0, bandwidth=touched)
+
+
+def seconds(job: Job) -> list[Row]:
+    """Predicted over measured of each round."""
+    rows = []
+    for ranks in (1, 2):
+        found = [Found(**one) for one in measured("seconds", ranks)]
+        told = [planned(job, here(one, ranks), Mesh(ranks, 1)).seconds.total for one in found]
+        got = ratio(told, [one.step for one in found])
+        middle = [f"{statistics.median(values):.4g}" for values in (told, [one.step for one in found])]
+        made = row(
+            f"seconds, {ranks} processes: planned / measured",
+            got,
+            target=f"1 ± {SECONDS}",
+            held=abs(got.median - 1) <= SECONDS,
+            note=f"planned {middle[0]}, measured {middle[1]}",
+        )
+        print(f"{made.name:60} {made.shown:8} {made.verdict}  {made.note}", flush=True)
+        rows.append(made)
+    return rows
 
 
 def main() -> None:
     reader = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     reader.add_argument("--only", choices=["bytes", "seconds"])
-    reader.add_argument("--worker", choices=["bytes", "seconds", "link"], help=argparse.SUPPRESS)
+    reader.add_argument("--worker", choices=["bytes", "seconds"], help=argparse.SUPPRESS)
     reader.add_argument("--sharded", action="store_true", help=argparse.SUPPRESS)
     options = reader.parse_args()
     if options.worker:
@@ -151,20 +208,17 @@ def main() -> None:
         nothing = Machine("bytes alone", 1e12, 1e9, 8, 1e9, 1e9)
         for ranks, sharded in ((1, False), (2, False), (4, False), (2, True), (4, True)):
             told = planned(job, nothing, Mesh(ranks, 1, sharded)).bytes.total
-            rows.append(row("bytes", ranks, sharded, told, measured("bytes", ranks, sharded), 0.10))
+            rows.append(counted(ranks, sharded, told, float(measured("bytes", ranks, sharded))))
     if options.only != "bytes":
-        machine = here()
-        for ranks in (1, 2):
-            told = planned(job, machine, Mesh(ranks, 1)).seconds.total
-            rows.append(row("seconds", ranks, False, told, measured("seconds", ranks), 0.20))
+        rows += seconds(job)
     write("plan", rows, part=options.only is not None, environment=environment(), shape=SHAPE, batch=BATCH)
 
 
-def row(what: str, ranks: int, sharded: bool, told: float, found: float, bound: float) -> Row:
-    """One line, printed too: planned over measured."""
-    name = f"{what}, {ranks} processes{', weights sharded' if sharded else ''}: planned / measured"
+def counted(ranks: int, sharded: bool, told: float, found: float) -> Row:
+    """One line of bytes, printed too: planned over measured."""
+    name = f"bytes, {ranks} processes{', weights sharded' if sharded else ''}: planned / measured"
     note = f"planned {told:.4g}, measured {found:.4g}"
-    made = Row(name, told / found, target=f"1 ± {bound}", held=abs(told / found - 1) <= bound, note=note)
+    made = Row(name, told / found, target=f"1 ± {BYTES}", held=abs(told / found - 1) <= BYTES, note=note)
     print(f"{name:60} {made.shown:8} {made.verdict}  {note}", flush=True)
     return made
 

@@ -39,8 +39,11 @@ TOKENS = 4096
 LONG = 16384
 SHARE = 0.30
 SLOWER = 1.10
-QUIET = 0.5  # of the load average, beyond which a time says nothing
-ROUNDS = 5
+QUIET = 0.05  # of the processors, used by others: beyond it a time says nothing
+FEWEST = 5
+CORES = 2
+WARM = 1
+ROUNDS = 15
 
 
 def passing(tokens: int, sharded: Sharded | None) -> Any:
@@ -85,20 +88,47 @@ def bytes_of(folder: Path) -> None:
 
 
 def seconds_of(folder: Path) -> None:
-    """The time of each round, as the slowest process has it."""
+    """Seconds of rounds, in turns: one process with two threads while the other waits, and both with one each."""
     from torch.distributed.device_mesh import init_device_mesh
 
     with joined() as world:
-        work = passing(LONG, Sharded(init_device_mesh("cpu", (world.size,))))
-        work()
-        seen = []
-        for _ in range(ROUNDS):
-            world.wait()
-            start = time.perf_counter()
-            work()
-            world.wait()
-            seen.append(time.perf_counter() - start)
+        whole = passing(LONG, None)
+        parts = passing(LONG, Sharded(init_device_mesh("cpu", (world.size,))))
+
+        def alone() -> None:
+            if world.leads:
+                torch.set_num_threads(2)
+                whole()
+                torch.set_num_threads(1)
+
+        seen: dict[str, list[float]] = {"alone": [], "parts": [], "others": []}
+        for index in range(WARM + ROUNDS):
+            before = busy()
+            used = time.process_time()
+            took = (met(world, alone), met(world, parts))
+            own = world.sum(torch.tensor(time.process_time() - used))
+            if index >= WARM:
+                seen["alone"].append(took[0])
+                seen["parts"].append(took[1])
+                seen["others"].append((busy() - before - float(own)) / sum(took) / CORES)
         (folder / f"{world.rank}.json").write_text(json.dumps(seen))
+
+
+def met(world: Any, work: Any) -> float:
+    """Seconds until all have done it."""
+    world.wait()
+    start = time.perf_counter()
+    work()
+    world.wait()
+    return time.perf_counter() - start
+
+
+def busy() -> float:
+    """Seconds that all processors of this machine have worked."""
+    words = Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)[0].split()[1:]
+    ticks = [int(word) for word in words]
+    idle = ticks[3] + ticks[4]
+    return (sum(ticks[:8]) - idle) / os.sysconf("SC_CLK_TCK")
 
 
 def on(count: int, work: Any) -> list[Any]:
@@ -134,22 +164,19 @@ def memory() -> list[Row]:
 
 
 def duration() -> list[Row]:
-    """Two processes of one thread over one process of two threads; not told on a busy machine."""
-    load = os.getloadavg()[0]
+    """Two processes of one thread over one process of two threads, in rounds in which nobody else works."""
     name = f"time, {LONG:,} tokens, 2 processes / 1 with 2 threads"
-    if load > QUIET:
-        return [Row(name, float("nan"), target=f"≤ {SLOWER}", note=f"not measured: load average {load:.1f}")]
-    torch.set_num_threads(2)
-    whole = passing(LONG, None)
-    whole()
-    alone = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        whole()
-        alone.append(time.perf_counter() - start)
-    parts = on(2, seconds_of)[0]
-    got = ratio(parts, alone)
-    return [row(name, got, target=f"≤ {SLOWER}", held=got.median <= SLOWER)]
+    seen = on(CORES, seconds_of)[0]
+    triples = list(zip(seen["parts"], seen["alone"], seen["others"], strict=True))
+    for parts, alone, others in triples:
+        print(f"  {parts:.3f} s / {alone:.3f} s, others {100 * others:.0f} % of the processors", flush=True)
+    quiet = [(parts, alone) for parts, alone, others in triples if others <= QUIET]
+    if len(quiet) < FEWEST:
+        note = f"not measured: others worked in {len(triples) - len(quiet)} of {len(triples)} rounds"
+        return [Row(name, float("nan"), target=f"≤ {SLOWER}", note=note)]
+    got = ratio([parts for parts, _ in quiet], [alone for _, alone in quiet])
+    note = f"{len(quiet)} of {len(triples)} rounds were quiet"
+    return [row(name, got, target=f"≤ {SLOWER}", held=got.median <= SLOWER, note=note)]
 
 
 def main() -> int:

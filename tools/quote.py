@@ -4,7 +4,7 @@
     python tools/quote.py --check    # only say which pages are out of date
 
 A block begins with ``<!-- rows of NAME.json -->`` and ends with ``<!-- end of rows -->``. Without the result the block
-says that it has not been measured.
+says that it has not been measured. A result names its ``columns`` where they are not what was measured and promised.
 """
 
 import json
@@ -20,8 +20,10 @@ def table(result: Path) -> str:
     """The rows of one result as a table."""
     if not result.exists():
         return f"\nNot measured yet: `python benchmarks/{result.stem}.py` writes the numbers.\n\n"
-    lines = ["", "| | measured | promised | |", "|---|---|---|---|"]
-    for row in json.loads(result.read_text(encoding="utf-8"))["rows"]:
+    content = json.loads(result.read_text(encoding="utf-8"))
+    headings = content.get("columns", ("", "measured", "promised", ""))
+    lines = ["", f"|{'|'.join(f' {heading} ' if heading else ' ' for heading in headings)}|", "|---|---|---|---|"]
+    for row in content["rows"]:
         interval = "" if row["low"] is None else f" [{row['low']:.3g}, {row['high']:.3g}]"
         unit = row["unit"] and f" {row['unit']}"
         verdict = "**MISS** " if row.get("verdict") == "MISS" else ""

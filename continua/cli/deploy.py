@@ -81,7 +81,9 @@ def plan(
         Path | None,
         typer.Argument(help="A run, a folder of model.save() or of Hugging Face; or --d, --heads, --depth."),
     ] = None,
-    device: Annotated[str, typer.Option(help="a100, h100, h200, b200 or mi300x, by published figures.")] = "h100",
+    device: Annotated[
+        str, typer.Option(help="a100, h100, h200, b200 or mi300x by published figures, or a .json with your own.")
+    ] = "h100",
     devices: Annotated[int, typer.Option(help="How many of them.")] = 8,
     batch: Annotated[int, typer.Option(help="Samples of a step, over all devices.")] = 64,
     context: Annotated[int, typer.Option(help="Tokens of a sample.")] = 2048,
@@ -90,15 +92,19 @@ def plan(
     heads: Annotated[int, typer.Option(help="Its heads.")] = 25,
     depth: Annotated[int, typer.Option(help="Its layers.")] = 48,
     vocab: Annotated[int, typer.Option(help="Its tokens.")] = 50257,
-    dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
+    precision: Annotated[str, typer.Option(help="bfloat16 (weights in full) or float32.")] = "bfloat16",
     optimiser: Annotated[str, typer.Option(help="adamw, muon or sgd.")] = "adamw",
-    efficiency: Annotated[float, typer.Option(help="The share of the published FLOPs that a step reaches.")] = 0.4,
-    memory: Annotated[float | None, typer.Option(help="Gigabytes of a device, where not as published.")] = None,
+    efficiency: Annotated[float | None, typer.Option(help="The share of FLOPs that a step reaches; 0.4.")] = None,
+    memory: Annotated[float | None, typer.Option(help="Gigabytes of a device, instead of its own.")] = None,
+    tflops: Annotated[float | None, typer.Option(help="Its dense 10¹² FLOP/s, likewise.")] = None,
+    node: Annotated[int | None, typer.Option(help="Devices in one case, likewise.")] = None,
+    inside: Annotated[float | None, typer.Option(help="GB/s from one to the next in a case, likewise.")] = None,
+    outside: Annotated[float | None, typer.Option(help="GB/s of a device to other cases, likewise.")] = None,
     out: Annotated[Path | None, typer.Option(help="A picture from 8 to 4,096 devices.")] = None,
 ) -> None:
     """Say before training whether a model fits on devices, how long a step takes, and which mesh is best."""
-    from continua.cli.plan import Wishes
+    from continua.cli.plan import Figures, Shape, Wishes
     from continua.cli.plan import run as go
 
-    shape = (d, heads, depth, vocab)
-    go(folder, Wishes(device, devices, batch, context, shape, dtype, optimiser, efficiency, memory, out))
+    wishes = Wishes(device, devices, batch, context, precision, optimiser, out)
+    go(folder, wishes, Shape(d, heads, depth, vocab), Figures(efficiency, memory, tflops, node, inside, outside))

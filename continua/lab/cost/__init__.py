@@ -3,9 +3,10 @@
 from continua.lab.cost.beside import Beside, line_through, read_beside, write_beside
 from continua.lab.cost.complexity import Complexity, CostItem, predict
 from continua.lab.cost.drift import Drift, DriftPoint, drift, size_name, usual_sizes
+from continua.lab.cost.job import Job, Mesh
 from continua.lab.cost.machines import Machine, machine
 from continua.lab.cost.pareto import Pareto, many_sizes, pareto, size_grid
-from continua.lab.cost.plan import Job, Mesh, Plan, largest_context, planned, plans
+from continua.lab.cost.plan import MeshCost, largest_context, planned, plans
 from continua.lab.cost.point import Point
 from continua.lab.cost.tolerance import Depth, depth_front, plot_depth
 
@@ -19,8 +20,8 @@ __all__ = [
     "Job",
     "Machine",
     "Mesh",
+    "MeshCost",
     "Pareto",
-    "Plan",
     "Point",
     "depth_front",
     "drift",

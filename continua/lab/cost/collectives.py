@@ -1,14 +1,18 @@
-"""How long a group of devices takes to meet: rings, simulated message by message.
+"""How long a group of devices takes to meet: rings, simulated message by message for all devices at once.
 
 Every device sends to the next one. A message leaves when its content has arrived and the link is free; a link between
-two cases is slower than one inside. What is simulated is the moment at which each device has what it waits for.
+two cases is slower than one inside. What is simulated is the moment at which each device has what it waits for; these
+are the events of ``events`` for a ring, as arrays over its devices.
 """
 
 import functools
 
 import numpy as np
+from numpy.typing import NDArray
 
 from continua.lab.cost.machines import Machine
+
+Times = NDArray[np.float64]
 
 
 def all_reduce(size: float, ranks: int, machine: Machine) -> float:
@@ -21,25 +25,69 @@ def all_gather(size: float, ranks: int, machine: Machine) -> float:
     return _passed(size / max(ranks, 1), ranks, ranks - 1, machine)
 
 
-def ring_step(size: float, ranks: int, machine: Machine) -> float:
-    """Seconds for every device to hand ``size`` bytes to its neighbour once."""
-    return _passed(size, ranks, 1, machine)
-
-
 @functools.lru_cache(maxsize=4096)
 def _passed(chunk: float, ranks: int, steps: int, machine: Machine) -> float:
+    """``steps`` messages of every device; cases are joined by a ring through each device, which share the bytes."""
     if ranks <= 1:
         return 0.0
-    place = np.arange(ranks)
-    behind = np.roll(place, -1)
-    apart = place // machine.node != behind // machine.node
-    seconds = np.where(
-        apart, machine.latency_outside + chunk / machine.outside, machine.latency_inside + chunk / machine.inside
-    )
+    seconds = _messages(chunk, chunk / machine.node, ranks, machine)
     has = np.zeros(ranks)  # when a device may send what it passes on next
     free = np.zeros(ranks)  # when its link is free again
     for _ in range(steps):
-        arrives = np.maximum(has, free) + seconds
-        free = arrives
-        has = np.roll(arrives, 1)
+        free = np.maximum(has, free) + seconds
+        has = np.roll(free, 1)
     return float(has.max())
+
+
+def _messages(inside: float, outside: float, ranks: int, machine: Machine) -> Times:
+    """Seconds of a message from each device to the next one, of so many bytes inside a case or out of it."""
+    place = np.arange(ranks)
+    apart = place // machine.node != np.roll(place, -1) // machine.node
+    near = machine.latency_inside + inside / machine.inside
+    far = machine.latency_outside + outside / machine.outside
+    found: Times = np.where(apart, far, near)
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def ring_forward(turn: float, size: float, ranks: int, machine: Machine) -> float:
+    """Seconds of an attention whose keys and values, ``size`` bytes a device, go round once.
+
+    In each of ``ranks`` turns a device passes on what it has and attends to it for ``turn`` seconds meanwhile.
+    """
+    seconds = _messages(size, size, ranks, machine)
+    free = np.zeros(ranks)  # when a device has attended to all it had
+    keys = np.zeros(ranks)  # when the next keys and values are there
+    sent = np.zeros(ranks)  # when its link is free
+    for index in range(ranks):
+        begun = np.maximum(free, keys)
+        free = begun + turn
+        if index < ranks - 1:
+            sent = np.maximum(keys, sent) + seconds
+            keys = np.roll(sent, 1)
+    return float(free.max())
+
+
+@functools.lru_cache(maxsize=4096)
+def ring_backward(turn: float, size: float, ranks: int, machine: Machine) -> float:
+    """The way back: behind the keys and values walk their gradients, which come home with one message more.
+
+    A device sends the gradients of a turn when that has ended and those of the turn before have arrived, and then the
+    next keys and values: messages leave in the order in which torch's ring asks for them.
+    """
+    if ranks <= 1:
+        return turn
+    seconds = _messages(size, size, ranks, machine)
+    free = np.zeros(ranks)
+    keys = np.zeros(ranks)
+    gradients = np.zeros(ranks)  # when those of the turn before are there
+    sent = np.zeros(ranks)
+    for index in range(ranks):
+        begun = np.maximum(free, keys)
+        if index < ranks - 1:
+            sent = np.maximum(keys, sent) + seconds
+            keys = np.roll(sent, 1)
+        free = np.maximum(begun + turn, gradients)
+        sent = np.maximum(free, sent) + seconds
+        gradients = np.roll(sent, 1)
+    return float(gradients.max())
