@@ -24,7 +24,7 @@ _ROOMS = {
         "ALiBi Attention Causal Constraint GELU LayerNorm Learned Pointwise RMSNorm ReLU "
         "RelativeBias Rotary SiLU Sinusoidal Softmax Strided Window"
     ),
-    "models": "Batch EncoderDecoder Greedy Sample Transformer generate lift stream zoo",
+    "models": "Batch EncoderDecoder Greedy Sample Transformer generate lift merged stream with_lora zoo",
     "optim": "",
     "data": "",
     "tasks": "",

@@ -32,6 +32,7 @@ MODULES = {
     "data.tokens": "BytePairs Characters",
     "fields.field": "Expansion",
     "fields.generated": "Generated",
+    "fields.low_rank": "LowRank",
     "fields.neural": "Neural Separable",
     "fields.nodal": "Cubic Hold Linear Nodal Trigonometric",
     "fields.parametrisation": "ByBasis ByNetwork RefitRanks Corrections",

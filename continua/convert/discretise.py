@@ -15,6 +15,7 @@ from continua.fields import Expansion
 from continua.flow import Fixed
 from continua.models.factored import Narrowed, Widened
 from continua.models.lift import COUNTED_INSIDE
+from continua.models.low_rank import merged
 from continua.models.model import Model
 from continua.models.readout import Readout
 from continua.models.structure import Structure
@@ -28,7 +29,8 @@ from continua.typing import Letter, Tensor
 def discretise(view: Any, **sizes: Any) -> Any:
     """Return a plain discrete model with the numbers of ``view``, or of ``model.at(**sizes)``.
 
-    Quadrature weights, lengths of steps, calibration and refit are folded into ordinary weights; nothing is shared.
+    Quadrature weights, lengths of steps, calibration and refit are folded into ordinary weights, low-rank additions
+    merged; nothing is shared.
     At the native size of a lifted model this is the model it was lifted from, number by number.
 
     >>> import continua as ct
@@ -37,6 +39,7 @@ def discretise(view: Any, **sizes: Any) -> Any:
     (Points(n=32), Points(n=2))
     """
     model, at = _asked(view, sizes)
+    model = merged(model)
     flows = [_Flow.of(flow, at) for flow in model.flows]
     plain = to_plain(model)
     for name, flow in zip(("encoder", "decoder"), flows, strict=False):

@@ -37,6 +37,7 @@ from continua.convert.vit import VIT
 from continua.convert.whisper import WHISPER
 from continua.data.tokens import Tokeniser
 from continua.errors import CheckpointError, ConfigError, ContinuaError, nearest
+from continua.models import merged
 from continua.models.model import Model
 from continua.models.store import CONFIG, WEIGHTS, read_json, refuse_pickle
 from continua.typing import Tensor
@@ -96,11 +97,11 @@ def to_hf(
     ``eos`` are the numbers of the tokens that begin and end a text, for generation. A vocabulary of its own has none
     unless they are given: the architecture's usual numbers would mean other tokens.
 
-    GPT-2, BERT, ALBERT and ViT have heads of width d/h: other sizes are written with heads that are padded by zeros,
-    and a warning says so.
+    Low-rank additions (``with_lora``) are merged. GPT-2, BERT, ALBERT and ViT have heads of width d/h: other sizes are
+    written with heads that are padded by zeros, and a warning says so.
     """
     folder = Path(folder)
-    model, architecture, config = _expressible(model)
+    model, architecture, config = _expressible(merged(model))
     config |= _ends(model, tokens, bos, eos)
     if tokens is not None:
         write_tokeniser(tokens, folder, model.flows[-1].embed.room)

@@ -3,6 +3,7 @@
 from continua.fields.basis import Basis, Truncatable
 from continua.fields.field import Expansion, Field
 from continua.fields.generated import Generated
+from continua.fields.low_rank import Adapted, Factors, LowRank
 from continua.fields.neural import Neural, Separable
 from continua.fields.nodal import Cubic, Hold, Linear, Nodal, Trigonometric
 from continua.fields.parametrisation import (
@@ -20,6 +21,7 @@ from continua.fields.spectral import BSpline, Cosine, Fourier, Legendre
 from continua.fields.splines import NestedSpline
 
 __all__ = [
+    "Adapted",
     "Corrections",
     "BSpline",
     "Basis",
@@ -28,6 +30,7 @@ __all__ = [
     "Cosine",
     "Cubic",
     "Expansion",
+    "Factors",
     "Field",
     "Fourier",
     "Generated",
@@ -35,6 +38,7 @@ __all__ = [
     "Hold",
     "Legendre",
     "Linear",
+    "LowRank",
     "NestedSpline",
     "Neural",
     "Nodal",

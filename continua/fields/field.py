@@ -98,6 +98,10 @@ class Expansion(nn.Module):
             ones = ones[..., None] * line
         return ones
 
+    def stored(self) -> Tensor:
+        """The coefficients of the function: the parameter itself."""
+        return self.coefficients
+
     @precisely
     def on(self, **grids: Sites) -> Tensor:
         """Contract every axis with its basis; axes on their native grid are left alone.
@@ -105,7 +109,7 @@ class Expansion(nn.Module):
         An axis without a grid keeps its coefficients: ``later`` reads them, where depths are not known yet, and the
         counted rows of a table need no grid.
         """
-        values: Tensor = self.coefficients
+        values = self.stored()
         asked = tuple([(letter, told(grids[letter])) for letter in self.letters if letter in grids])
         for position, letter in self._changed(asked):
             values = self._contract(values, position, letter, grids[letter])

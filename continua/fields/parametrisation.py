@@ -12,6 +12,7 @@ from continua.fields.basis import Basis
 from continua.fields.corrected import CorrectedTable
 from continua.fields.field import Expansion, Field
 from continua.fields.generated import Generated
+from continua.fields.low_rank import Adapted, LowRank
 from continua.fields.neural import Neural, Separable
 from continua.fields.nodal import Nodal
 from continua.fields.role import TABLE, Role, Use
@@ -144,7 +145,7 @@ class ByBasis:
     ``calibrated`` operators learn, beside their weights, how these change with the size (``operators.Calibration``),
     along the axes ``calibrated_along``; with ``refit`` they keep moments of their inputs, by which fewer nodes stand in
     for all (``operators.Refit``), and with ``corrections`` they learn what is added to kernels at other sizes
-    (``operators.Correction``).
+    (``operators.Correction``). ``low_rank`` adds a few functions to every kernel (``models.with_lora``).
     """
 
     axes: Axes
@@ -153,6 +154,7 @@ class ByBasis:
     calibrated_along: str = "dhz"
     refit: RefitRanks | None = None
     corrections: Corrections | None = None
+    low_rank: LowRank | None = None
 
     def __post_init__(self) -> None:
         missing = [letter for letter in "dhem" if letter not in self.bases]
@@ -171,7 +173,10 @@ class ByBasis:
     def field(self, letters: str, std: float = 0.0, mean: float = 0.0, role: Role | None = None) -> Field:
         """Expand over the letters; ``z`` is left out where no basis in depth is given."""
         kept = _along(self.axes, letters, depth="z" in self.bases)
-        return Expansion(kept, {letter: self._basis(letter) for letter in kept}, std, mean, role)
+        bases = {letter: self._basis(letter) for letter in kept}
+        if self.low_rank is None or role is None or role.use is not Use.KERNEL:
+            return Expansion(kept, bases, std, mean, role)
+        return Adapted(kept, bases, std, mean, role, low=self.low_rank, spread=kernel_std(self, role.inputs))
 
     def table(self, rows: int, letters: str, std: float, role: Role = TABLE) -> Field:
         """Counted rows times the letters' own bases; depth comes first."""
@@ -187,7 +192,7 @@ class ByBasis:
     def below(self, letter: Letter) -> "ByBasis":
         """The same parametrisation of what corrects sizes along ``letter``: no nodes that they cannot read."""
         asked = self.corrections
-        plain = replace(self, corrections=None)
+        plain = replace(self, corrections=None, low_rank=None)
         if asked is None or asked.beyond == 0:
             return plain
         cut = {k: _cut(self.bases[k], asked.beyond) for k in asked.cut(letter) if k in self.bases}

@@ -15,6 +15,7 @@ from continua.models.frames import Frames
 from continua.models.generate import generate, stream
 from continua.models.init import GPT2Init, Scaled, Xavier, initialise
 from continua.models.lift import lift
+from continua.models.low_rank import learn_only, load_lora, lora_of, merged, save_lora, with_lora
 from continua.models.model import Execution, Model, Pass, Reads
 from continua.models.patches import Patches, Pixels
 from continua.models.readout import Averaged, Readout
@@ -66,10 +67,16 @@ __all__ = [
     "elastic",
     "generate",
     "initialise",
+    "learn_only",
     "lift",
     "load",
+    "load_lora",
+    "lora_of",
+    "merged",
     "save",
+    "save_lora",
     "stream",
+    "with_lora",
     "zoo",
 ]
 

@@ -12,6 +12,7 @@ from continua.errors import ConfigError
 from continua.fields import ByBasis, Hold
 from continua.fields.nodal import Interpolation
 from continua.models.factored import Narrowed, Widened
+from continua.models.low_rank import merged
 from continua.models.model import Model
 from continua.operators import ALiBi, Attention, Gaussian, Sinusoidal
 from continua.typing import Letter
@@ -74,7 +75,7 @@ def lift(model: nn.Module, between: Interpolation = Hold(), *, calibrated: bool 
     own, twice as many are each of them twice. A width along which something counts its places (grouped heads, slopes
     of ALiBi, sinusoidal positions) stays counted, and has smaller sizes only. ``between`` says how weights are read
     between layers: ``Hold()`` or a smooth interpolation such as ``Cubic()``. ``calibrated`` adds a ``Calibration`` for
-    training at several sizes. Weights are copied: change one, the other stays.
+    training at several sizes. Weights are copied: change one, the other stays; low-rank additions are merged.
 
     >>> import torch
     >>> from continua.models import zoo
@@ -83,6 +84,7 @@ def lift(model: nn.Module, between: Interpolation = Hold(), *, calibrated: bool 
     >>> bool((model.at(d=32)(ids) - model(ids)).abs().max() < 1e-6)
     True
     """
+    model = merged(model)
     require_counted(model)
     made = relaid(model, {}, calibrated, between)
     if not isinstance(between, Hold):

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from continua.operators.low_rank import FactoredProduct, factors_of
 from continua.typing import Float, Tensor
 
 
@@ -61,6 +62,10 @@ class Watch:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b. Who watches W is shown x and the gradient by the answer, when that comes."""
+    factors = factors_of(weight)
+    if factors is not None:
+        y: Tensor = FactoredProduct.apply(x, weight, bias, *factors)
+        return y
     y = functional.linear(x, weight, bias)
     if not y.requires_grad or torch.compiler.is_compiling():
         return y

@@ -11,9 +11,10 @@ from torch.func import functional_call
 
 from continua.axes import Depths, Grids, WidthSite
 from continua.errors import SolveError
-from continua.fields import Expansion, Field
+from continua.fields import Adapted, Expansion, Factors, Field
 from continua.flow.vectorfield import Reading
 from continua.operators.linear import Moments, Watch, looked_at, marked
+from continua.operators.low_rank import with_factors
 from continua.typing import Letter, Tensor
 
 Finish = Callable[[dict[str, Tensor], tuple[float, ...] | None], dict[str, Tensor]]  # of some depths, or of every one
@@ -83,7 +84,7 @@ class Weight(NamedTuple):
             raise SolveError("there is no field to read", got=None, remedy="Leave absent weights out.")
         values: Tensor
         if sites is not None and self._is_stored_on(sites, grids.z):
-            values = cast(Expansion, field).coefficients
+            values = cast(Expansion, field).stored()
         else:
             values = read(field, grids, self.over, leaves, self.stored)
         return values if self.then is None else self.then(values)
@@ -129,18 +130,25 @@ def sample(grids: Grids, weights: Mapping[str, Weight], late: bool = False, fini
     fixed: dict[str, Tensor] = {}
     varying: dict[str, Tensor] = {}
     later: dict[str, Weight] = {}
+    low: dict[str, Factored] = {}
     for name, weight in weights.items():  # one loop: a compiler that traces this walks through each turn
-        if weight.field is None:
+        field = weight.field
+        if field is None:
             continue
-        if "z" not in weight.field.letters:
-            fixed[name] = weight.on(grids, sites=sites)
-        elif z is None or (late and not _is_stored(weight, z)):
+        changes = "z" in field.letters
+        if changes and (z is None or (late and not _is_stored(weight, z))):
             later[name] = weight
-        else:
-            varying[name] = weight.on(grids, sites=sites)
+            continue
+        own = _factored(weight, field, sites, z) if isinstance(field, Adapted) else None
+        if own is not None:
+            low[name] = own
+        read_now = varying if changes else fixed
+        read_now[name] = weight.on(grids, sites=sites) if own is None else own.values
     looking = _looking(weights)
     fixed = _finished(looking, fixed, finish, None)
-    layers = {} if z is None else _layers(z.nodes, varying if later else _finished(looking, varying, finish, z.nodes))
+    varying = varying if later or z is None else _finished(looking, varying, finish, z.nodes)
+    layers = {} if z is None else _layers(z.nodes, varying)
+    _tell_factors(low, fixed, varying, layers)
     made = Weights(_watched(weights, looking, grids, {None: fixed})[None], _watched(weights, looking, grids, layers))
     if not later:
         return Sampled(made)
@@ -157,6 +165,45 @@ def sample(grids: Grids, weights: Mapping[str, Weight], late: bool = False, fini
         return Weights(own.fixed, merged)
 
     return Sampled(made, Reading(reader, sum(_bytes(weight, made.along[name]) for name, weight in later.items())))
+
+
+class Factored(NamedTuple):
+    """A kernel that was read with its low-rank addition, and the two sides of that."""
+
+    values: Tensor
+    factors: Factors
+
+
+def _factored(weight: Weight, field: Adapted, sites: tuple[WidthSite, ...], z: Depths | None) -> Factored | None:
+    """The same values as ``weight.on``, and their factors; None where a product could not use these.
+
+    They can be used for a kernel that stays, on its own grid, whose numbers lie as they are stored: reshaped at most.
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or field.coefficients.requires_grad:
+        return None
+    if not field.is_itself(sites, None if z is None else z.nodes, weight.over, weight.stored):
+        return None
+    stored = field.stored()
+    values = stored if weight.then is None else weight.then(stored)
+    lies_as_stored = values.is_contiguous() and values.data_ptr() == stored.data_ptr()
+    return Factored(values, field.factors) if lies_as_stored and values.numel() == stored.numel() else None
+
+
+def _tell_factors(
+    low: Mapping[str, Factored],
+    fixed: Mapping[str, Tensor],
+    varying: Mapping[str, Tensor],
+    layers: Mapping[float, Mapping[str, Tensor]],
+) -> None:
+    """Let the weights of each depth know their factors, where nothing was changed after they were read."""
+    for name, (values, factors) in low.items():
+        out, inputs, scale = factors
+        if fixed.get(name) is values:
+            with_factors(values, factors)
+        elif varying.get(name) is values:
+            sides = zip(layers.values(), out.unbind(0), inputs.unbind(0), strict=True)
+            for layer, own_out, own_inputs in sides:
+                with_factors(layer[name], Factors(own_out, own_inputs, scale))
 
 
 def _bytes(weight: Weight, leaves: Mapping[str, Any]) -> int:

@@ -7,7 +7,7 @@ import torch
 
 from continua.axes import Discretisation, Profile, Samples, at
 from continua.config import from_plain, to_plain
-from continua.fields import Corrections, RefitRanks
+from continua.fields import Corrections, LowRank, RefitRanks
 from continua.flow import Direct, Fixed, SaveAt
 from continua.models import load
 from continua.optim import AdamW, ByRole, Muon
@@ -31,6 +31,7 @@ FROZEN = [
     *cases.ACTIVATIONS,
     *cases.STRETCHES,
     RefitRanks(m=4, h=3, d=2),
+    LowRank(3, scale=0.5),
     Corrections(3, along="hm"),
     Corrections(None, along="hm"),
     Corrections((3, 2, 1), along="dzf", beyond=1.0),

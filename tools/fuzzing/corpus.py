@@ -134,6 +134,7 @@ LATER: tuple[dict[str, Any], ...] = (
     {"kind": "Diagonal", "shares": [0.25, 0.5], "draws": 1, "parts": 2, "start": 0.1},
     {"kind": "DynamicStretch", "factor": 2.0, "length": 8.0},
     {"kind": "EmbeddingImitation"},
+    {"kind": "LowRank", "rank": 2, "scale": 0.5},
     {"kind": "StateImitation"},
     {"kind": "Frames", "weights": COUNTED, "channels": 3, "position": None},
     {"kind": "Growth", "stages": [{"kind": "Stage", "sizes": [SIZE], "until": 0.4}]},
