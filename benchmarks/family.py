@@ -1,10 +1,11 @@
-"""The standard family is exact and free: BERT, T5, ViT and Llama shapes through Continua and Hugging Face.
+"""The standard family is exact and free: every family that is read, through Continua and Hugging Face.
 
-    python benchmarks/family.py                  # about six minutes on one core
+    python benchmarks/family.py                  # about fifteen minutes on one core
+    python benchmarks/family.py --only Llama     # classes whose names begin so; nothing is written
 
-For each family about five million parameters: the largest difference of outputs and gradients (float64, tiny model),
-CPU time of forward + backward (float32, one thread, train mode, no dropout) in interleaved rounds, time per generated
-token with a key/value cache, and the time to load a real model. The table is what the documentation quotes.
+For each family about five million parameters (``family_cases.py``): CPU time of forward + backward (float32, one
+thread, train mode, no dropout) in interleaved rounds, of generated tokens with a key/value cache, and of loading its
+folder; and the time to load a real model. The table is what the documentation quotes.
 """
 
 import argparse
@@ -16,13 +17,13 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from common import Estimate, Row, cpu_seconds, environment, interleaved, ratio, row, write
+from family_cases import FAMILIES, Family, tokens
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -32,86 +33,7 @@ from transformers.utils import logging as hf_logging
 import continua as ct
 
 TARGET = "≤ 1.00, or ≈ 1.00 (≤ 1.03)"
-QUIET = {"attn_implementation": "sdpa"}
-
-
-@dataclass(frozen=True)
-class Family:
-    """How to make the reference and how to call both sides on the same data."""
-
-    name: str
-    make: Callable[[], Any]
-    data: Callable[[], dict[str, Tensor]]
-    theirs: Callable[[Any, dict[str, Tensor]], Tensor]
-    ours: Callable[[Any, dict[str, Tensor]], Tensor]
-
-
-def _ids(batch: int, tokens: int, seed: int = 0) -> Tensor:
-    return torch.randint(1, 1024, (batch, tokens), generator=torch.Generator().manual_seed(seed))
-
-
-def bert() -> Any:
-    config = transformers.BertConfig(
-        vocab_size=1024, hidden_size=256, num_hidden_layers=6, num_attention_heads=8, intermediate_size=1024,
-        max_position_embeddings=256, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-    return transformers.BertForMaskedLM._from_config(config, **QUIET)
-
-
-def gpt2() -> Any:
-    config = transformers.GPT2Config(
-        vocab_size=1024, n_embd=256, n_layer=6, n_head=8, n_positions=512, resid_pdrop=0.0, embd_pdrop=0.0,
-        attn_pdrop=0.0, bos_token_id=0, eos_token_id=0,
-    )  # fmt: skip
-    return transformers.GPT2LMHeadModel._from_config(config, **QUIET)
-
-
-def llama() -> Any:
-    config = transformers.LlamaConfig(
-        vocab_size=1024, hidden_size=256, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=2,
-        intermediate_size=688, max_position_embeddings=512, pad_token_id=0, bos_token_id=0, eos_token_id=0,
-    )  # fmt: skip
-    return transformers.LlamaForCausalLM._from_config(config, **QUIET)
-
-
-def t5() -> Any:
-    config = transformers.T5Config(
-        vocab_size=1024, d_model=256, d_kv=32, d_ff=1024, num_layers=3, num_decoder_layers=3, num_heads=8,
-        dropout_rate=0.0, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
-    )  # fmt: skip
-    return transformers.T5ForConditionalGeneration._from_config(config)
-
-
-def vit() -> Any:
-    config = transformers.ViTConfig(
-        hidden_size=256, num_hidden_layers=6, num_attention_heads=8, intermediate_size=1024, image_size=96,
-        patch_size=8, num_labels=10, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-    return transformers.ViTForImageClassification._from_config(config, **QUIET)
-
-
-def _tokens_in(model: Any, data: dict[str, Tensor]) -> Tensor:
-    return model(data["ids"], use_cache=False).logits
-
-
-FAMILIES = [
-    Family("BERT", bert, lambda: {"ids": _ids(8, 256)}, lambda m, x: m(x["ids"]).logits, lambda m, x: m(x["ids"])),
-    Family("Llama", llama, lambda: {"ids": _ids(8, 256)}, _tokens_in, lambda m, x: m(x["ids"])),
-    Family(
-        "T5",
-        t5,
-        lambda: {"ids": _ids(8, 192), "target": _ids(8, 128, 1)},
-        lambda m, x: m(input_ids=x["ids"], decoder_input_ids=x["target"], use_cache=False).logits,
-        lambda m, x: m(ct.Batch(x["target"], source=ct.Batch(x["ids"]))),
-    ),
-    Family(
-        "ViT",
-        vit,
-        lambda: {"pixels": torch.randn(16, 3, 96, 96, generator=torch.Generator().manual_seed(0))},
-        lambda m, x: m(pixel_values=x["pixels"]).logits,
-        lambda m, x: m(x["pixels"]),
-    ),
-]
+BOTH = ("GPT2LMHeadModel", "LlamaForCausalLM")  # whose tokens are timed in batches too
 
 
 def pair(family: Family, folder: str) -> tuple[Any, Any]:
@@ -148,10 +70,10 @@ def steps(family: Family, reference: Any, model: Any, rounds: int, tick: Callabl
 
 
 def generation(
-    reference: Any, model: Any, batch: int, rounds: int, tick: Callable[[], None], new: int = 48
+    reference: Any, model: Any, batch: int, rounds: int, tick: Callable[[], None], new: int = 32
 ) -> Estimate:
     """CPU time of greedy generation with a cache."""
-    prompt = _ids(batch, 32)
+    prompt = tokens(batch, 32)
     reference.eval()
     model.eval()
     options = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
@@ -169,11 +91,11 @@ def generation(
     return ratio(seen["ours"], seen["hf"])
 
 
-def loading(folder: Path, rounds: int, tick: Callable[[], None]) -> Estimate:
-    """CPU time to load a real model from its folder."""
+def loading(folder: Path, their_class: Any, rounds: int, tick: Callable[[], None]) -> Estimate:
+    """CPU time to load a model from its folder."""
     cases = {
         "ours": lambda: cpu_seconds(lambda: ct.from_hf(folder)),
-        "hf": lambda: cpu_seconds(lambda: transformers.AutoModel.from_pretrained(folder)),
+        "hf": lambda: cpu_seconds(lambda: their_class.from_pretrained(folder)),
     }
     seen = interleaved(cases, rounds, 1, tick)
     return ratio(seen["ours"], seen["hf"])
@@ -183,32 +105,42 @@ def no_slower(got: Estimate) -> bool:
     return got.median <= 1.0 or (got.low <= 1.0 <= got.high <= 1.03)
 
 
-def measure(rounds: int, minilm: Path | None, tick: Callable[[], None]) -> tuple[list[Row], dict[str, float]]:
-    rows, errors = [], {}
-    for family in FAMILIES:
-        with tempfile.TemporaryDirectory() as folder:
-            reference, model = pair(family, folder)
-            errors[family.name] = check(family, reference, model)
-            got = steps(family, reference, model, rounds, tick)
-            size = sum(p.numel() for p in model.parameters()) / 1e6
-            note = f"{size:.1f} M parameters, outputs equal to {errors[family.name]:.0e}"
-            name = f"{family.name}: forward + backward"
-            rows.append(row(name, got, target=TARGET, held=no_slower(got), note=note))
-    for name, make in (("GPT-2", gpt2), ("Llama", llama)):
-        with tempfile.TemporaryDirectory() as folder:
-            reference, model = pair(Family(name, make, dict, _tokens_in, _tokens_in), folder)
-            for batch in (1, 8):
-                got = generation(reference, model, batch, rounds, tick)
-                rows.append(row(f"{name}: token, batch {batch}", got, target=TARGET, held=no_slower(got)))
+def measured(family: Family, rounds: int, tick: Callable[[], None]) -> tuple[list[Row], float]:
+    """The rows of one family, and the largest difference of its answers."""
+    with tempfile.TemporaryDirectory() as folder:
+        reference, model = pair(family, folder)
+        error = check(family, reference, model)
+        size = sum(p.numel() for p in model.parameters()) / 1e6
+        note = f"{size:.1f} M parameters, outputs equal to {error:.0e}"
+        name = family.model
+        found = {f"{name}: forward + backward": (steps(family, reference, model, rounds, tick), note)}
+        if family.writes:
+            for batch in (1, 8) if name in BOTH else (1,):
+                found[f"{name}: token, batch {batch}"] = (generation(reference, model, batch, rounds, tick), "")
+        found[f"{name}: load"] = (loading(Path(folder), type(reference), rounds, tick), "")
+    rows = [row(key, got, target=TARGET, held=no_slower(got), note=note) for key, (got, note) in found.items()]
+    return rows, error
+
+
+def measure(
+    families: tuple[Family, ...], rounds: int, minilm: Path | None, tick: Callable[[], None]
+) -> tuple[list[Row], dict[str, float]]:
+    """All rows, and the largest difference of the answers of each family."""
+    rows = []
+    errors = {}
+    for family in families:
+        own, errors[family.model] = measured(family, rounds, tick)
+        rows += own
     if minilm is not None:
-        got = loading(minilm, rounds, tick)
+        got = loading(minilm, transformers.AutoModel, rounds, tick)
         rows.append(row("MiniLM: load", got, target=TARGET, held=no_slower(got)))
     return rows, errors
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=17, help="interleaved pairs for each row")
+    parser.add_argument("--rounds", type=int, default=11, help="interleaved pairs for each row")
+    parser.add_argument("--only", default="", help="measure the families that begin so, and write nothing")
     parser.add_argument("--minilm", type=Path, help="folder of the MiniLM model; fetched by name if left out")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -216,15 +148,20 @@ def main() -> int:
     hf_logging.disable_progress_bar()
     warnings.filterwarnings("ignore")
     console = Console(width=110)
-    total = (len(FAMILIES) * (options.rounds + 2) + 5 * (options.rounds + 1)) * 2
+    chosen = tuple(family for family in FAMILIES if family.model.startswith(options.only))
+    pairs = sum(2 + family.writes + (family.model in BOTH) for family in chosen) * (options.rounds + 1) + len(chosen)
+    total = 2 * pairs
+    minilm = None if options.only else options.minilm or _minilm()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
         task = progress.add_task("measuring", total=total)
-        rows, errors = measure(options.rounds, options.minilm or _minilm(), lambda: progress.advance(task))
+        rows, errors = measure(chosen, options.rounds, minilm, lambda: progress.advance(task))
     table = Table("Continua / Hugging Face, CPU time", "median [95 % interval]", "target", "", "")
     for each in rows:
         table.add_row(each.name, each.shown, each.target, each.verdict, each.note)
     console.print(table)
+    if options.only:
+        return 0
     path = write("family", rows, environment=environment(), rounds=options.rounds, relative_differences=errors)
     console.print(f"written to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
     return 0 if all(each.held is not False for each in rows) else 1

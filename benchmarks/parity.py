@@ -25,13 +25,12 @@ import transformers
 from common import Row, environment, write
 from rich.console import Console
 from rich.table import Table
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers.utils import logging as hf_logging
 
 import continua as ct
 from continua.convert.huggingface import hf_names
-from tests.exact import gap, gradients, numbers, stirred, worst
+from tests.exact import gap, gradients, numbers, stirred, worst, written_gradients
 from tests.islands import lifted
 
 BOUND = 1e-12
@@ -79,6 +78,7 @@ class Case:
     sizes: dict[str, Any]
     data: Callable[[], tuple[dict[str, Tensor], Any]] = words
     options: dict[str, Any] = field(default_factory=dict)
+    config: str = ""  # the class of its sizes, where that is named otherwise
 
     @property
     def name(self) -> str:
@@ -87,7 +87,7 @@ class Case:
 
     def make(self) -> Any:
         """The model with noise on every weight."""
-        config = getattr(transformers, f"{self.family}Config")(**self.sizes, **self.options)
+        config = getattr(transformers, self.config or f"{self.family}Config")(**self.sizes, **self.options)
         return stirred(getattr(transformers, self.name)(config).eval())
 
 
@@ -95,6 +95,7 @@ GPT2 = {"vocab_size": VOCAB, "n_embd": 16, "n_head": 4, "n_layer": 3, "n_positio
 DISTIL = {"vocab_size": VOCAB, "dim": 16, "n_heads": 4, "n_layers": 3, "hidden_dim": 24}
 T5 = {"vocab_size": VOCAB, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_heads": 4, "num_layers": 3}
 OPT = WIDE | {"ffn_dim": 24, "max_position_embeddings": ROOM, "word_embed_proj_dim": 16}
+EXPERTS = {"experts_implementation": "eager"}  # products of groups know no float64
 CASES = (
     *(Case("Bert", head, ENCODER) for head in ("Model", *MINE)),
     *(Case("Roberta", head, ENCODER | {"type_vocab_size": 1}) for head in ("Model", *MINE)),
@@ -111,7 +112,15 @@ CASES = (
     Case("GPT2", "LMHeadModel", GPT2),
     Case("OPT", "ForCausalLM", OPT),
     Case("GPTNeoX", "ForCausalLM", ENCODER),
-    *(Case(name, "ForCausalLM", DECODER) for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma2")),
+    *(Case(name, "ForCausalLM", DECODER) for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma2", "SmolLM3")),
+    Case("Gemma3", "ForCausalLM", DECODER, options={"sliding_window_pattern": 3, "sliding_window": 3},
+         config="Gemma3TextConfig"),
+    Case("Phi3", "ForCausalLM", DECODER, options={"bos_token_id": 1, "eos_token_id": 2}),
+    Case("GPTJ", "ForCausalLM", GPT2 | {"rotary_dim": 2}),
+    Case("Falcon", "ForCausalLM", WIDE),
+    Case("Mixtral", "ForCausalLM", DECODER, options={"num_local_experts": 4} | EXPERTS),
+    Case("Qwen3Moe", "ForCausalLM", DECODER,
+         options={"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24} | EXPERTS),
 )  # fmt: skip
 
 
@@ -121,20 +130,6 @@ def answer(theirs: Any, given: dict[str, Tensor]) -> Tensor:
     if hasattr(out, "start_logits"):
         return torch.stack([out.start_logits, out.end_logits], -1)
     return out.logits if hasattr(out, "logits") else out.last_hidden_state
-
-
-def written(theirs: Any, slopes: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
-    """The gradients of Hugging Face's model under its names on disk; what has none is left out."""
-    with torch.no_grad():
-        for buffer in theirs.buffers():
-            if buffer.is_floating_point():
-                buffer.fill_(torch.nan)
-        for name, parameter in theirs.named_parameters():
-            parameter.copy_(slopes[name]) if name in slopes else parameter.fill_(torch.nan)
-    theirs.save_pretrained(folder)
-    return {
-        name: tensor for name, tensor in load_file(folder / "model.safetensors").items() if not tensor.isnan().any()
-    }
 
 
 def compared(case: Case, folder: Path) -> tuple[float, float, float]:
@@ -156,7 +151,7 @@ def compared(case: Case, folder: Path) -> tuple[float, float, float]:
     outputs = gap(ours, wanted)
     prefix = names.prefix
     found = {name.removeprefix(prefix): tensor for name, tensor in names.store(got).items()}
-    stored = written(theirs, slopes, folder / "slopes")
+    stored = written_gradients(theirs, slopes, folder / "slopes")
     expected = {name.removeprefix(prefix): tensor for name, tensor in stored.items()}
     both = found.keys() & expected.keys()
     assert len(both) >= 0.9 * len(found), sorted(found.keys() ^ expected.keys())

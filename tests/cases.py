@@ -168,6 +168,7 @@ STRETCHES = [
     op.DynamicStretch(2.0, 4.0),
     op.Llama3Stretch(4.0, 1.0, 4.0, 32.0),
     op.YarnStretch(4.0, 32.0, gain=1.1),
+    op.LongStretch((1.0, 1.5), (2.0, 3.0), 4.0, gain=1.1),
 ]
 KERNELS: dict[str, op.Kernel] = {
     "softmax": Softmax(temperature=0.7),
@@ -193,6 +194,7 @@ POSITIONS: dict[str, Callable[[Parametrisation], op.Position]] = {
     "Gaussian": lambda w: op.Gaussian(w.axes, near=2.0, far=8.0),
     "relative, causal": lambda w: op.RelativeBias(w.autonomous(), buckets=8, reach=16.0, causal=True),
 }
+POSITION_BY_DEPTH = op.PositionByDepth((op.Rotary(base=100.0), op.Position()), (1, 0))  # in a model: "gemma3"
 FIELD_POSITIONS: dict[str, Callable[[Parametrisation], op.Position]] = {  # on continuous domains only
     "waves": lambda w: op.WaveBias(w, 3),
 }
@@ -261,7 +263,7 @@ MODELS: dict[str, Case] = {
             depth=STEPS,
             m=12,
             style=zoo.LlamaStyle(
-                bias=("q", "k", "v"), window=3, sliding=(True, False), head_norm=True, stretch=STRETCHES[-1], share=0.5
+                bias=("q", "k", "v"), window=3, sliding=(True, False), head_norm=True, stretch=STRETCHES[3], share=0.5
             ),
         )
     ),
@@ -277,6 +279,25 @@ MODELS: dict[str, Case] = {
             style=zoo.Gemma2Style(window=3, score_cap=2.0, pad=None),
         )
     ),
+    "gemma3": Case(
+        lambda: zoo.gemma3(
+            WORDS,
+            d=8,
+            heads=2,
+            depth=STEPS,
+            m=12,
+            e=4,
+            style=zoo.Gemma2Style(
+                window=3, sliding=(True, False), local_base=50.0, head_norm=True, score_cap=None, stretch=STRETCHES[-1]
+            ),
+        )
+    ),
+    "mixtral": Case(
+        lambda: zoo.mixtral(
+            WORDS, d=8, heads=2, depth=STEPS, m=12, groups=1, style=zoo.LlamaStyle(experts=zoo.Mixture(3, 2))
+        )
+    ),
+    "gpt_j": Case(lambda: zoo.gpt_j(WORDS, d=8, heads=2, depth=STEPS, m=12, style=zoo.GPTJStyle(share=0.5))),
     "encoder-decoder": Case(encoder_decoder, paired),
     "memory": Case(lambda: with_memory(separate=False), paired),
     "memory of keys and values": Case(lambda: with_memory(separate=True), paired),
@@ -350,6 +371,20 @@ MODELS: dict[str, Case] = {
 OTHER_MODELS: dict[str, Case] = {  # tested by name
     "cells": Case(in_cells, scattered),
     "deit": Case(lambda: zoo.deit(PIXELS, d=8, heads=2, depth=STEPS, m=12, labels=3), patches),
+    "smollm3": Case(
+        lambda: zoo.smollm3(
+            WORDS, d=8, heads=2, depth=STEPS, m=12, groups=1, style=zoo.LlamaStyle(turned=(True, False))
+        )
+    ),
+    "phi3": Case(
+        lambda: zoo.phi3(
+            WORDS, d=8, heads=2, depth=STEPS, m=12, style=zoo.LlamaStyle(stretch=STRETCHES[-1], window=3, share=0.5)
+        )
+    ),
+    "falcon": Case(lambda: zoo.falcon(WORDS, d=8, heads=2, depth=STEPS, m=12)),
+    "falcon, two norms": Case(
+        lambda: zoo.falcon(WORDS, d=8, heads=2, depth=STEPS, m=12, style=zoo.FalconStyle(two_norms=True))
+    ),
 }
 
 

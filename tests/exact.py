@@ -2,8 +2,11 @@
 
 import copy
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 # Round-off of a few hundred operations, relative to the largest entry.
@@ -41,6 +44,23 @@ def gradients(loss: Tensor, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """dloss/dleaf by name; a leaf that the loss does not see has gradient zero."""
     found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
     return dict(zip(leaves, found, strict=True))
+
+
+def written_gradients(theirs: Any, slopes: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """The gradients of Hugging Face's model under its names on disk; what has none is left out.
+
+    Its own ``save_pretrained`` writes them: the model holds gradients from then on.
+    """
+    with torch.no_grad():
+        for buffer in theirs.buffers():
+            if buffer.is_floating_point():
+                buffer.fill_(torch.nan)
+        for name, parameter in theirs.named_parameters():
+            parameter.copy_(slopes[name]) if name in slopes else parameter.fill_(torch.nan)
+    theirs.save_pretrained(folder)
+    return {
+        name: tensor for name, tensor in load_file(folder / "model.safetensors").items() if not tensor.isnan().any()
+    }
 
 
 def worst(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:

@@ -43,15 +43,24 @@ def rms_norm_around_one(self: Any, x: Tensor) -> Tensor:
 @torch.no_grad()
 def rotary_tables(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin of position · frequency, twice along e, times what YaRN multiplies."""
-    found, gain = frequencies(self.config, int(position_ids.max()) + 1)
+    return _tables(*frequencies(self.config, self.config.rope_parameters, int(position_ids.max()) + 1), x, position_ids)
+
+
+@torch.no_grad()
+def rotary_tables_by_layer(self: Any, x: Tensor, position_ids: Tensor, layer_type: str) -> tuple[Tensor, Tensor]:
+    """The same with rotations of each kind of layers."""
+    rope = self.config.rope_parameters[layer_type]
+    return _tables(*frequencies(self.config, rope, int(position_ids.max()) + 1), x, position_ids)
+
+
+def _tables(found: Tensor, gain: float, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
     angle = position_ids[..., None].to(x.dtype) * found.to(x.dtype)
     angle = torch.cat([angle, angle], -1)
     return angle.cos() * gain, angle.sin() * gain
 
 
-def frequencies(config: Any, length: int) -> tuple[Tensor, float]:
+def frequencies(config: Any, rope: dict[str, Any], length: int) -> tuple[Tensor, float]:
     """Those of ``ROPE_INIT_FUNCTIONS`` in float64, and the factor of cos and sin."""
-    rope = config.rope_parameters
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     width = int(head * rope.get("partial_rotary_factor", 1.0))
     base, kind, factor = rope["rope_theta"], rope["rope_type"], rope.get("factor")
@@ -65,6 +74,10 @@ def frequencies(config: Any, length: int) -> tuple[Tensor, float]:
     if kind == "linear":
         return plain / factor, 1.0
     trained = rope["original_max_position_embeddings"]
+    if kind == "longrope":
+        factors = rope["long_factor"] if length > trained else rope["short_factor"]
+        gain = rope.get("attention_factor") or math.sqrt(1 + math.log(factor) / math.log(trained))
+        return plain / torch.tensor(factors, dtype=torch.float64), gain
     if kind == "llama3":
         low, high = rope["low_freq_factor"], rope["high_freq_factor"]
         wave = 2 * math.pi / plain
@@ -100,6 +113,33 @@ def scaled_words(self: Any, ids: Tensor) -> Tensor:
     return found * self.scalar_embed_scale
 
 
+def sines_and_cosines(self: Any, position_ids: Tensor) -> Tensor:
+    """GPT-J's table of all positions, for each sample."""
+    i = torch.arange(0, self.pos_embd_dim, 2, dtype=torch.float64)
+    angle = torch.arange(self.max_positions, dtype=torch.float64)[:, None] * 10000 ** (-i / self.pos_embd_dim)
+    return torch.cat([angle.sin(), angle.cos()], 1).repeat(position_ids.shape[0], 1, 1)
+
+
+def gptj_attention(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """softmax(QKᵀ/√e + mask) V."""
+    scores = q @ k.mT / self.scale_attn
+    weights = (scores if mask is None else scores + mask).softmax(-1)
+    return weights @ v, weights
+
+
+def mixtral_gate(self: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest shares of softmax(Gx), summing to one."""
+    logits = nn.functional.linear(x.reshape(-1, self.hidden_dim), self.weight)
+    shares, chosen = logits.softmax(-1).topk(self.top_k, -1)
+    return logits, shares / shares.sum(-1, keepdim=True), chosen
+
+
+def qwen_gate(self: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, summing to one where that is asked."""
+    logits, shares, chosen = mixtral_gate(self, x)
+    return logits, shares if self.norm_topk_prob else logits.softmax(-1).gather(-1, chosen), chosen
+
+
 def decoder(family: str, name: str, norm: Callable[..., Any] | None = rms_norm) -> tuple[Island, ...]:
     """The islands that decoders with rotary positions share."""
     module = f"{family}.modeling_{family}"
@@ -121,6 +161,19 @@ ISLANDS = (
     *decoder("gpt_neox", "GPTNeoX", norm=None),
     *decoder("gemma2", "Gemma2", rms_norm_around_one),
     Island("gemma2.modeling_gemma2", "Gemma2TextScaledWordEmbedding.forward", "the root of d", scaled_words),
+    *decoder("phi3", "Phi3"),
+    *decoder("smollm3", "SmolLM3"),
+    *decoder("mixtral", "Mixtral"),
+    Island("mixtral.modeling_mixtral", "MixtralTopKRouter.forward", "the softmax", mixtral_gate),
+    *decoder("qwen3_moe", "Qwen3Moe"),
+    Island("qwen3_moe.modeling_qwen3_moe", "Qwen3MoeTopKRouter.forward", "the softmax", qwen_gate),
+    Island("gemma3.modeling_gemma3", "Gemma3RMSNorm.forward", "the whole norm", rms_norm_around_one),
+    Island("gemma3.modeling_gemma3", "Gemma3RotaryEmbedding.forward", "frequencies, angles", rotary_tables_by_layer),
+    Island("gemma3.modeling_gemma3", "eager_attention_forward", "the softmax", eager_attention),
+    Island("gemma3.modeling_gemma3", "Gemma3TextScaledWordEmbedding.forward", "the root of d", scaled_words),
+    Island("falcon.modeling_falcon", "FalconRotaryEmbedding.forward", "frequencies and angles", rotary_tables),
+    Island("gptj.modeling_gptj", "GPTJAttention._get_embed_positions", "frequencies and angles", sines_and_cosines),
+    Island("gptj.modeling_gptj", "GPTJAttention._attn", "the scores", gptj_attention),
     Island("opt.modeling_opt", "eager_attention_forward", "the softmax", eager_attention),
     Island("deit.modeling_deit", "eager_attention_forward", "the softmax", eager_attention),
 )

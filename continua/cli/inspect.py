@@ -16,7 +16,7 @@ from continua.errors import ConfigError
 from continua.fields import Expansion, Neural, Separable
 from continua.models import EncoderDecoder, Transformer, load
 from continua.models.store import read_json
-from continua.operators import Operator, PreNorm, Project, Skip
+from continua.operators import Beside, Operator, PreNorm, Project, Skip
 from continua.training import Run
 
 
@@ -114,6 +114,8 @@ def _made_of(part: Operator) -> str:
         return f"{part.gamma:g}·x + {_made_of(part.inner)}"
     if isinstance(part, PreNorm):
         return f"{_made_of(part.inner)} ∘ {_made_of(part.norm)}"
+    if isinstance(part, Beside):
+        return f"({_made_of(part.first)} + {_made_of(part.second)})"
     if isinstance(part, Project):
         return _made_of(part.norm)
     return type(part).__name__

@@ -9,7 +9,7 @@ from torch import nn
 
 from continua.axes import WIDTHS, Depths, Discretisation, Grids
 from continua.config import from_plain, to_plain
-from continua.convert.folding import Folding, output_of, refuse_counted_places, stepped
+from continua.convert.folding import Folding, outputs_of, refuse_counted_places, stepped
 from continua.errors import ConfigError
 from continua.fields import Expansion
 from continua.flow import Fixed
@@ -129,6 +129,8 @@ class _Flow:
         elif kind == "ByDepth":
             order = tuple(range(len(made["masks"])))
             made["masks"] = [made["masks"][layer_at(order, z)] for z in self.starts]
+        elif kind == "PositionByDepth":
+            made["order"] = [layer_at(tuple(made["order"]), z) for z in self.starts]
         elif kind == "Attention" and made["groups"] is not None:
             made["groups"] = made["groups"] if self._folding.shares_keys(made["groups"]) else None
         elif kind == "Readout" and made["tied"] and not _has_gain(made["before"]):
@@ -164,8 +166,8 @@ class _Flow:
                 done += [path, f"{path}.norm"] if isinstance(operator, Attention) else [path]
                 own = target.get_submodule(path)
                 values = self._folding.of(operator, own, grids)
-                if part.is_flow and operator is output_of(part):
-                    values = stepped(part, values, self.lengths)
+                if part.is_flow and any(operator is writer for writer in outputs_of(part)):
+                    values = stepped(part, operator, values, self.lengths)
                 _write(own, values)
         behind = self.structure.grids.with_depths(self.structure.behind)
         for name in ("embed", "readout"):

@@ -11,8 +11,10 @@ from continua.errors import ConfigError
 from continua.operators import (
     ALiBi,
     Attention,
+    Beside,
     Capped,
     Drop,
+    Experts,
     Gaussian,
     Integral,
     Operator,
@@ -76,6 +78,9 @@ class Folding:
     def _attention(self, operator: Attention, target: Attention, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """Scores with another temperature, keys that are shared, and no density."""
         ratio = operator.kernel.scale(operator.axes.e) / target.kernel.scale(target.axes.e)
+        missing = 0.0 if operator.norm is None else operator.norm.missing  # to the scales as they are stored
+        if missing and self.grids.e.is_unit:
+            values = {**values, "nq": values["nq"] + missing, "nk": values["nk"] + missing}
         made = dict(values)
         if ratio != 1.0 and (operator.kernel.is_dot or isinstance(operator.kernel, Capped)):
             last = ("q", "bq") if operator.norm is None else ("nq",)  # what the scores are linear in
@@ -85,7 +90,7 @@ class Folding:
         if target.density is not None:
             density: Any = target.density
             made["density"] = torch.zeros_like(density.coefficients)
-        return made
+        return {**made, "nq": made["nq"] - missing, "nk": made["nk"] - missing} if missing else made
 
     def shares_keys(self, groups: int) -> bool:
         """Whether as many of the heads that are kept belong to each group."""
@@ -119,24 +124,25 @@ def _reordered(values: Tensor, back: list[Tensor], where: int) -> Tensor:
     return torch.stack([own.index_select(where, one.to(own.device)) for own, one in zip(values, back, strict=True)])
 
 
-def output_of(part: Any) -> Operator:
-    """The operator that writes what a part of a flow adds to the state."""
+def outputs_of(part: Any) -> tuple[Operator, ...]:
+    """The operators that write what a part of a flow adds to the state."""
     while isinstance(part, PreNorm | Skip | Drop):
         part = part.inner
-    return part
+    return (*outputs_of(part.first), *outputs_of(part.second)) if isinstance(part, Beside) else (part,)
 
 
-def stepped(part: Any, values: Mapping[str, Tensor], lengths: tuple[float, ...]) -> dict[str, Tensor]:
-    """The weights of the operator that writes, times the lengths of the steps."""
+def stepped(part: Any, writer: Operator, values: Mapping[str, Tensor], lengths: tuple[float, ...]) -> dict[str, Tensor]:
+    """The weights of an operator that writes, times the lengths of the steps."""
     if all(length == 1.0 for length in lengths):
         return dict(values)
-    writer = output_of(part)
     if any(isinstance(module, Skip) and module.gamma for module in part.modules()):
         raise _unfoldable("a skip factor")
     if isinstance(writer, Attention):
-        names = ("o", "bo")
+        names: tuple[str, ...] = ("o", "bo")
     elif isinstance(writer, Pointwise) and isinstance(writer.phi2, Identity):
         names = ("w2", "b2")
+    elif isinstance(writer, Experts):
+        names = ("w2",)
     elif isinstance(writer, Integral):
         names = ("kernel", "bias")
     elif isinstance(writer, Affine) and writer.scale is not None:  # a norm behind a branch

@@ -23,6 +23,8 @@ def names(model: Transformer) -> NameMap:
     heads = [Entry(f"{own}.{k}.coefficients", f"{LAYER}.self_attn.{k}_proj.weight", Layout(2)) for k in "qkv"]
     given = "qkvo" if attention.bq is not None else ""
     biases = [Entry(f"{own}.b{k}.coefficients", f"{LAYER}.self_attn.{k}_proj.bias", flat=True) for k in given]
+    normed = "qk" if attention.norm is not None else ""
+    norms = [Entry(f"{own}.norm.{k}.coefficients", f"{LAYER}.self_attn.{k}_norm.weight", flat=True) for k in normed]
     readout: Any = model.readout
     return NameMap(
         prefix="model.",
@@ -33,6 +35,7 @@ def names(model: Transformer) -> NameMap:
             *heads,
             Entry(f"{own}.o.coefficients", f"{LAYER}.self_attn.o_proj.weight"),
             *biases,
+            *norms,
             scale(f"{A}.inner", f"{LAYER}.post_attention_layernorm"),
             scale(f"{F}.norm.norm", f"{LAYER}.pre_feedforward_layernorm"),
             Entry(f"{feed}.w1.coefficients", f"{LAYER}.mlp.gate_proj.weight"),
@@ -47,22 +50,26 @@ def names(model: Transformer) -> NameMap:
 
 def build(config: Settings, stored: set[str]) -> Transformer:
     """The zoo's Gemma 2; layers slide in turn unless ``layer_types`` says otherwise."""
+    turned = rotations(config)
+    sliding = sliding_layers(config, stored, lambda layer: layer % 2 == 0)
+    return built(config, stored, base=turned.base, stretch=turned.stretch, sliding=sliding)
+
+
+def built(config: Settings, stored: set[str], **own: Any) -> Transformer:
+    """What models built like Gemma 2 say in the same words, and what is ``own`` to one of them."""
     expect(config, hidden_activation=GELU_TANH)
     expect({"use_bidirectional_attention": bool(config.get(BOTH_WAYS))}, use_bidirectional_attention=False)
     depth = depth_of(config, stored)
-    turned = rotations(config)
     style = zoo.Gemma2Style(
-        base=turned.base,
-        stretch=turned.stretch,
         eps=config["rms_norm_eps"],
         tied=config.take("tie_word_embeddings", bool, True) and HEAD not in stored,
         bias=config.take("attention_bias", bool, False),
         pad=config.get("pad_token_id", 0),
         window=config.take("sliding_window", Size, None),
-        sliding=sliding_layers(config, stored, lambda layer: layer % 2 == 0),
         query_scale=config.take("query_pre_attn_scalar", Positive, 256.0),
         score_cap=config.take("attn_logit_softcapping", Positive, None),
         answer_cap=config.take("final_logit_softcapping", Positive, None),
+        **own,
     )
     return zoo.gemma2(
         vocab=config["vocab_size"],
@@ -78,6 +85,12 @@ def build(config: Settings, stored: set[str]) -> Transformer:
 
 def describe(model: Transformer) -> dict[str, Any]:
     """The sizes of a Gemma 2 as ``config.json`` spells them."""
+    attention: Any = model.block.parts[0].norm.inner
+    return {**described(model, "Gemma2ForCausalLM"), **rotations_described(attention.position)}
+
+
+def described(model: Transformer, name: str) -> dict[str, Any]:
+    """The sizes as ``config.json`` spells them for all models built like Gemma 2, without rotations."""
     embed: Any = model.embed
     readout: Any = model.readout
     inner: Any = model.block.parts[0].norm
@@ -86,7 +99,7 @@ def describe(model: Transformer) -> dict[str, Any]:
     heads = model.axes.h.n  # type: ignore[union-attr]
     depth = model.native.z.steps
     return {
-        "architectures": ["Gemma2ForCausalLM"],
+        "architectures": [name],
         "hidden_activation": GELU_TANH,
         "vocab_size": embed.vocab,
         "hidden_size": model.axes.d.n,  # type: ignore[union-attr]
@@ -100,7 +113,6 @@ def describe(model: Transformer) -> dict[str, Any]:
         "attn_logit_softcapping": kernel.cap if isinstance(kernel, Capped) else None,
         "final_logit_softcapping": readout.cap,
         **windows_described(attention.mask, depth),
-        **rotations_described(attention.position),
         "attention_bias": attention.bq is not None,
         "tie_word_embeddings": readout.tied,
         "pad_token_id": embed.pad,

@@ -19,18 +19,24 @@ from continua.convert.bert import BERT
 from continua.convert.deit import DEIT
 from continua.convert.distilbert import DISTILBERT
 from continua.convert.electra import ELECTRA
+from continua.convert.falcon import FALCON
 from continua.convert.gemma2 import GEMMA2
+from continua.convert.gemma3 import GEMMA3
 from continua.convert.gpt2 import GPT2
+from continua.convert.gpt_j import GPT_J
 from continua.convert.gpt_neox import GPT_NEOX
 from continua.convert.hub import located
 from continua.convert.llama import LLAMA
 from continua.convert.mistral import MISTRAL
+from continua.convert.mixtral import MIXTRAL, QWEN3_MOE
 from continua.convert.names import NameMap, widest
 from continua.convert.opt import OPT
 from continua.convert.padding import padded
+from continua.convert.phi3 import PHI3
 from continua.convert.qwen import QWEN2, QWEN3
 from continua.convert.roberta import ROBERTA, XLM_ROBERTA
 from continua.convert.shards import StoredTensors, stored_tensors
+from continua.convert.smollm3 import SMOLLM3
 from continua.convert.t5 import T5
 from continua.convert.tokenizer import write_tokeniser
 from continua.convert.vit import VIT
@@ -45,7 +51,8 @@ from continua.typing import Tensor
 ARCHITECTURES: dict[str, Architecture] = {
     each.kind: each
     for each in (
-        *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GPT_NEOX, OPT, GEMMA2),
+        *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GPT_NEOX, OPT, GEMMA2, GEMMA3),
+        *(PHI3, SMOLLM3, GPT_J, FALCON, MIXTRAL, QWEN3_MOE),
         *(BERT, ALBERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA),
         *(T5, BART, WHISPER),
         *(VIT, DEIT),

@@ -8,43 +8,61 @@ from continua.convert.names import Entry, Layout, NameMap, scale
 from continua.convert.rotations import rotations, rotations_described
 from continua.errors import CheckpointError
 from continua.models import Transformer, zoo
-from continua.operators import Attention, ByDepth, Causal, Mask
+from continua.operators import Attention, ByDepth, Causal, Mask, Stretch
 from continua.settings import Count
 
 A, F = "block.parts.0", "block.parts.1"
 HEAD = "lm_head.weight"
+LAYER = "layers.{z}"
 FULL = "full_attention"
 SLIDING = "sliding_attention"
 
 
 def names(model: Transformer) -> NameMap:
     """Matrices are [out, in]; the gate that SiLU bends is our W1, ``up_proj`` our second map."""
-    layer, own = "layers.{z}", f"{A}.inner"
-    attention: Any = model.block.parts[0].inner
-    heads = [Entry(f"{own}.{k}.coefficients", f"{layer}.self_attn.{k}_proj.weight", Layout(2)) for k in "qkv"]
-    given = [k for k in "qkvo" if getattr(attention, f"b{k}") is not None]
-    biases = [Entry(f"{own}.b{k}.coefficients", f"{layer}.self_attn.{k}_proj.bias", flat=True) for k in given]
-    normed = "qk" if attention.norm is not None else ""
-    norms = [Entry(f"{own}.norm.{k}.coefficients", f"{layer}.self_attn.{k}_norm.weight", flat=True) for k in normed]
-    readout: Any = model.readout
     return NameMap(
         prefix="model.",
         ignored=("layers.*.self_attn.rotary_emb.inv_freq",),
         bare=(HEAD,),
         entries=(
-            Entry("embed.table.coefficients", "embed_tokens.weight"),
-            scale(f"{A}.norm", f"{layer}.input_layernorm"),
-            *heads,
-            Entry(f"{own}.o.coefficients", f"{layer}.self_attn.o_proj.weight"),
-            *biases,
-            *norms,
-            scale(f"{F}.norm", f"{layer}.post_attention_layernorm"),
-            Entry(f"{F}.inner.w1.coefficients", f"{layer}.mlp.gate_proj.weight"),
-            Entry(f"{F}.inner.gate.coefficients", f"{layer}.mlp.up_proj.weight"),
-            Entry(f"{F}.inner.w2.coefficients", f"{layer}.mlp.down_proj.weight"),
-            scale("readout.before.0", "norm"),
-            *(() if readout.tied else (Entry("readout.head.coefficients", HEAD),)),
+            *attention_entries(model),
+            Entry(f"{F}.inner.w1.coefficients", f"{LAYER}.mlp.gate_proj.weight"),
+            Entry(f"{F}.inner.gate.coefficients", f"{LAYER}.mlp.up_proj.weight"),
+            *common_entries(model),
         ),
+    )
+
+
+def attention_entries(model: Transformer) -> tuple[Entry, ...]:
+    """Queries, keys and values, each with a matrix of its own; biases and norms where there are some."""
+    own = f"{A}.inner"
+    attention: Any = model.block.parts[0].inner
+    heads = [Entry(f"{own}.{k}.coefficients", f"{LAYER}.self_attn.{k}_proj.weight", Layout(2)) for k in "qkv"]
+    given = [k for k in "qkvo" if getattr(attention, f"b{k}") is not None]
+    biases = [Entry(f"{own}.b{k}.coefficients", f"{LAYER}.self_attn.{k}_proj.bias", flat=True) for k in given]
+    normed = "qk" if attention.norm is not None else ""
+    norms = [Entry(f"{own}.norm.{k}.coefficients", f"{LAYER}.self_attn.{k}_norm.weight", flat=True) for k in normed]
+    return *heads, *biases, *norms
+
+
+def common_entries(model: Transformer) -> tuple[Entry, ...]:
+    """What all models built like Llama name the same: words, norms and output maps."""
+    readout: Any = model.readout
+    return (
+        *trunk_entries(model),
+        Entry(f"{F}.inner.w2.coefficients", f"{LAYER}.mlp.down_proj.weight"),
+        *(() if readout.tied else (Entry("readout.head.coefficients", HEAD),)),
+    )
+
+
+def trunk_entries(model: Transformer) -> tuple[Entry, ...]:
+    """Words, norms and the output map of attention."""
+    return (
+        Entry("embed.table.coefficients", "embed_tokens.weight"),
+        scale(f"{A}.norm", f"{LAYER}.input_layernorm"),
+        Entry(f"{A}.inner.o.coefficients", f"{LAYER}.self_attn.o_proj.weight"),
+        scale(f"{F}.norm", f"{LAYER}.post_attention_layernorm"),
+        scale("readout.before.0", "norm"),
     )
 
 
@@ -53,13 +71,20 @@ def build(config: Settings, stored: set[str]) -> Transformer:
     return built(config, style_of(config, stored, bias=config.take("attention_bias", bool, False)))
 
 
-def style_of(config: Settings, stored: set[str], **own: Any) -> zoo.LlamaStyle:
-    """What models built like Llama say in the same words, and what is ``own`` to one of them."""
+def style_of(
+    config: Settings, stored: set[str], given_stretch: Stretch | None = None, partial: bool = False, **own: Any
+) -> zoo.LlamaStyle:
+    """What models built like Llama say in the same words, and what is ``own`` to one of them.
+
+    ``partial`` ones turn a part of each head (Phi-3); Hugging Face's Llama itself cannot.
+    """
     expect(config, hidden_act="silu", mlp_bias=False)
     turned = rotations(config)
+    if not partial:
+        expect({"partial_rotary_factor": turned.share}, partial_rotary_factor=1.0)
     return zoo.LlamaStyle(
         base=turned.base,
-        stretch=turned.stretch,
+        stretch=given_stretch or turned.stretch,
         share=turned.share,
         eps=config["rms_norm_eps"],
         tied=config.take("tie_word_embeddings", bool, True) and HEAD not in stored,
@@ -112,6 +137,12 @@ def windows_described(mask: Mask | None, depth: int) -> dict[str, Any]:
 
 
 def described(model: Transformer, name: str) -> dict[str, Any]:
+    """The sizes as ``config.json`` spells them for all models built like Llama with rotations in all layers."""
+    attention: Any = model.block.parts[0].inner
+    return {**described_without_positions(model, name), **rotations_described(attention.position)}
+
+
+def described_without_positions(model: Transformer, name: str) -> dict[str, Any]:
     """The sizes as ``config.json`` spells them for all models built like Llama."""
     embed: Any = model.embed
     readout: Any = model.readout
@@ -129,7 +160,6 @@ def described(model: Transformer, name: str) -> dict[str, Any]:
         "num_hidden_layers": model.native.z.steps,
         "intermediate_size": model.axes.m.n,  # type: ignore[union-attr]
         "rms_norm_eps": first.norm.eps,
-        **rotations_described(attention.position),  # type: ignore[arg-type]
         "tie_word_embeddings": readout.tied,
         "pad_token_id": embed.pad,
     }

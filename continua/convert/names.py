@@ -1,7 +1,8 @@
 """Two-way maps between our tensors and those in a file, said as data.
 
 An ``Entry`` names one of our tensors, the tensor(s) in the file, and how the one lies in the other. ``{z}`` in a file's
-name stands for the layer number: all layers together are one tensor of ours.
+name stands for the layer number: all layers together are one tensor of ours; ``{x}`` in the same way for the number of
+an expert, the second dimension of ours.
 """
 
 import functools
@@ -21,9 +22,11 @@ class Layout:
 
     The first ``rows`` dimensions of ours are merged into the rows of a matrix, the others into its columns; a
     one-dimensional tensor in the file merges all. ``transpose`` stores that matrix as [in, out]. ``part=(i, n)`` means
-    that it is the i-th of n equal pieces along the output side; with ``heads`` it is the i-th piece of each of so many
-    blocks of rows. ``shape`` is what the file gives it where that is neither a matrix nor a vector (a convolution, a
-    leading one). ``taps`` moves our first dimension, the places of a convolution, behind the others.
+    that it is the i-th of n equal pieces along the output side, or the ``units`` ones from the i-th on; with ``heads``
+    these are pieces of each of so many blocks of rows. ``shape`` is what the file gives it where that is neither a
+    matrix nor a vector (a convolution, a leading one). ``taps`` moves our first dimension, the places of a convolution,
+    behind the others. ``neighbours`` is for heads [h, e, …] whose first so many coordinates are turned: pairs of
+    neighbours in the file, one half behind the other in ours.
     """
 
     rows: int = 1
@@ -32,6 +35,8 @@ class Layout:
     shape: tuple[int, ...] = ()
     heads: int = 1
     taps: bool = False
+    units: int = 1
+    neighbours: int = 0
 
     def take(self, stored: Tensor, shape: torch.Size) -> Tensor:
         """File → ours."""
@@ -40,12 +45,17 @@ class Layout:
         index, count = self.part
         stored = stored.flatten(1) if self.shape and self.transpose else stored
         if self.heads > 1:
-            stored = stored.unflatten(0, (self.heads, count, -1)).transpose(0, 1).flatten(0, 2)
-        piece = stored.chunk(count, -1 if self.transpose else 0)[index]
-        return (piece.mT if self.transpose and piece.dim() == 2 else piece).reshape(shape)
+            piece = stored.unflatten(0, (self.heads, count, -1))[:, index : index + self.units].flatten(0, 2)
+        else:
+            side = -1 if self.transpose else 0
+            size = stored.shape[side] // count
+            piece = stored.narrow(side, index * size, self.units * size)
+        ours = (piece.mT if self.transpose and piece.dim() == 2 else piece).reshape(shape)
+        return _halves(ours, self.neighbours) if self.neighbours else ours
 
     def give(self, ours: Tensor, flat: bool) -> Tensor:
         """Ours → this entry's piece of the file's tensor."""
+        ours = _neighbours(ours, self.neighbours) if self.neighbours else ours
         if flat:
             return ours.reshape(-1)
         if self.taps:
@@ -59,14 +69,27 @@ class Layout:
     def whole(self, shape: torch.Size, flat: bool) -> list[int]:
         """The shape of the file's tensor, of which ours [shape] is one of the parts."""
         found = list(self.give(torch.empty(shape, device="meta"), flat).shape)
-        found[-1 if self.transpose else 0] *= self.part[1]
+        side = -1 if self.transpose else 0
+        found[side] = found[side] * self.part[1] // self.units
         return found
 
     def join(self, pieces: list[Tensor]) -> Tensor:
         """Put the pieces of one tensor of the file together."""
         if self.heads > 1:
-            return torch.stack([piece.unflatten(0, (self.heads, -1)) for piece in pieces], 1).flatten(0, 2)
+            return torch.cat([piece.unflatten(0, (self.heads, -1)) for piece in pieces], 1).flatten(0, 1)
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1 if self.transpose else 0)
+
+
+def _halves(x: Tensor, turned: int) -> Tensor:
+    """Of the first ``turned`` coordinates of each head the even ones, then the odd ones."""
+    first = x[:, :turned]
+    return torch.cat([first[:, ::2], first[:, 1::2], x[:, turned:]], 1)
+
+
+def _neighbours(x: Tensor, turned: int) -> Tensor:
+    """The inverse."""
+    pairs = x[:, :turned].unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+    return torch.cat([pairs, x[:, turned:]], 1)
 
 
 @dataclass(frozen=True)
@@ -101,10 +124,10 @@ class NameMap:
         for entry in self.entries:
             names = layer_names(entry.theirs, target[entry.ours])
             _require(names, plain)
-            stacked = self.single or "{z}" in entry.theirs
-            shape = target[entry.ours].shape[1:] if stacked else target[entry.ours].shape
-            pieces = (_taken(entry, name, stored[plain[name]], shape) for name in names)  # one at a time
-            state[entry.ours] = _stacked(pieces, len(names)) if stacked else next(pieces).contiguous()
+            lead = self._numbered(entry)
+            shape = target[entry.ours].shape
+            pieces = (_taken(entry, name, stored[plain[name]], shape[lead:]) for name in names)  # one at a time
+            state[entry.ours] = _stacked(pieces, len(names)).view(shape) if lead else next(pieces).contiguous()
             used.update(names)
         extra = [n for n in plain if n not in used and not _any_of(n, self.ignored)]
         if extra:
@@ -118,12 +141,17 @@ class NameMap:
         pieces: dict[str, list[Tensor]] = {}
         layouts: dict[str, Layout] = {}
         for entry in sorted(self.entries, key=lambda entry: entry.layout.part[0]):
-            stacked = self.single or "{z}" in entry.theirs
-            for z, name in enumerate(layer_names(entry.theirs, state[entry.ours])):
-                ours = state[entry.ours][z] if stacked else state[entry.ours]
+            lead = self._numbered(entry)
+            whole = state[entry.ours].flatten(0, lead - 1) if lead else state[entry.ours]
+            for place, name in enumerate(layer_names(entry.theirs, state[entry.ours])):
+                ours = whole[place] if lead else whole
                 pieces.setdefault(name, []).append(entry.layout.give(ours, entry.flat))
                 layouts[name] = entry.layout
         return {self._spelt(n, prefixed): layouts[n].join(parts).contiguous() for n, parts in pieces.items()}
+
+    def _numbered(self, entry: Entry) -> int:
+        """How many leading dimensions of ours are numbers in the names of the file."""
+        return int(self.single or "{z}" in entry.theirs) + int("{x}" in entry.theirs)
 
     def _spelt(self, name: str, prefixed: bool) -> str:
         return self.prefix + name if prefixed and not _any_of(name, self.bare) else name
@@ -134,7 +162,9 @@ def _any_of(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def layer_names(pattern: str, ours: Tensor) -> list[str]:
-    """Spell a name out for every layer of our tensor."""
+    """Spell a name out for every layer of our tensor, and for every expert of it."""
+    if "{x}" in pattern:
+        return [pattern.format(z=z, x=x) for z in range(ours.shape[0]) for x in range(ours.shape[1])]
     return [pattern.format(z=z) for z in range(len(ours))] if "{z}" in pattern else [pattern]
 
 

@@ -10,6 +10,7 @@ from continua.errors import CheckpointError
 from continua.operators import DynamicStretch, LinearStretch, Llama3Stretch, Rotary, Stretch, YarnStretch
 from continua.settings import NonNegative, Positive, Share
 
+ROPE = "rope_parameters"
 KNOWN = ("default", "linear", "dynamic", "llama3", "yarn")
 
 
@@ -22,10 +23,15 @@ class Rotations:
     share: float
 
 
-def rotations(config: Settings, share: float = 1.0) -> Rotations:
-    """From new files (``rope_parameters``) and old ones (``rope_theta``, ``rope_scaling``)."""
+def rope_of(config: Settings) -> Settings:
+    """The table of new files (``rope_parameters``) or of old ones (``rope_scaling``)."""
     table = Mapping[str, Any]
-    rope = Settings(config.take("rope_parameters", table, {}) or config.take("rope_scaling", table, {}))
+    return Settings(config.take(ROPE, table, {}) or config.take("rope_scaling", table, {}))
+
+
+def rotations(config: Settings, share: float = 1.0) -> Rotations:
+    """From new files and old ones (``rope_theta`` beside the table)."""
+    rope = rope_of(config)
     kind = rope.get("rope_type", rope.get("type")) or "default"
     if kind not in KNOWN or config.take("rope_interleaved", bool, False):
         got = "interleaved pairs" if kind in KNOWN else repr(kind)
@@ -96,4 +102,4 @@ def rotations_described(position: Rotary) -> dict[str, Any]:
         case YarnStretch(factor, length, fast, slow, whole, gain):
             rope |= {"rope_type": "yarn", "factor": factor, "beta_fast": fast, "beta_slow": slow, "truncate": whole}
             rope |= {"original_max_position_embeddings": int(length), "attention_factor": gain}
-    return {**beside, "rope_parameters": rope}
+    return {**beside, ROPE: rope}

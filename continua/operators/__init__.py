@@ -11,6 +11,7 @@ from continua.operators.cache import Cache
 from continua.operators.convolution import Convolution
 from continua.operators.correction import Correction
 from continua.operators.dropout import Drop
+from continua.operators.experts import Experts
 from continua.operators.kernels.features import PositiveFeatures
 from continua.operators.kernels.kernel import Additive, Capped, Kernel, Softmax, Subquadratic, Uniform
 from continua.operators.kernels.local import Comb, Local
@@ -20,13 +21,14 @@ from continua.operators.kernels.sampling_error import Spread, spread
 from continua.operators.kernels.stationary import Gaussian, Stationary
 from continua.operators.mask import Both, ByDepth, Causal, Mask, Neighbours, Strided, Window
 from continua.operators.norm import Constraint, LayerNorm, Project, RMSNorm, SphereProjection
-from continua.operators.operator import Chain, Context, InputsSeen, Operator, Parts, PreNorm, Recorded, Skip
+from continua.operators.operator import Beside, Chain, Context, InputsSeen, Operator, Parts, PreNorm, Recorded, Skip
 from continua.operators.pointwise import Apply, Integral, Pointwise
 from continua.operators.position import (
     ALiBi,
     Encoding,
     Learned,
     Position,
+    PositionByDepth,
     RelativeBias,
     Rotary,
     Sinusoidal,
@@ -34,7 +36,14 @@ from continua.operators.position import (
 )
 from continua.operators.refit import Refit
 from continua.operators.spectral import SpectralConvolution
-from continua.operators.stretch import DynamicStretch, LinearStretch, Llama3Stretch, Stretch, YarnStretch
+from continua.operators.stretch import (
+    DynamicStretch,
+    LinearStretch,
+    Llama3Stretch,
+    LongStretch,
+    Stretch,
+    YarnStretch,
+)
 from continua.operators.waves import Waves
 
 __all__ = [
@@ -48,6 +57,7 @@ __all__ = [
     "Additive",
     "Apply",
     "Attention",
+    "Beside",
     "Both",
     "ByDepth",
     "Cache",
@@ -61,6 +71,7 @@ __all__ = [
     "DynamicStretch",
     "ELU",
     "Encoding",
+    "Experts",
     "Uniform",
     "GELU",
     "Gaussian",
@@ -74,6 +85,7 @@ __all__ = [
     "LinearStretch",
     "Llama3Stretch",
     "Local",
+    "LongStretch",
     "Mask",
     "Neighbours",
     "Nystrom",
@@ -81,6 +93,7 @@ __all__ = [
     "Parts",
     "Pointwise",
     "Position",
+    "PositionByDepth",
     "PositiveFeatures",
     "PreNorm",
     "Project",

@@ -162,15 +162,11 @@ class Both:
 
 
 @dataclass(frozen=True)
-class Composed:
-    """inner(z, norm(z, x))."""
+class TwoBound:
+    """Two bound functions that are evaluated together."""
 
     norm: Bound
     inner: Bound
-
-    def __call__(self, z: float, x: Tensor, args: Both) -> Tensor:
-        """Evaluate both."""
-        return self.inner.f(z, self.norm.f(z, x, args.norm), args.inner)
 
     def read(self, depths: Sequence[float], args: Both) -> Both:
         """Read what either still has to read."""
@@ -183,6 +179,32 @@ class Composed:
         norm = args.norm if self.norm.local is None else self.norm.local(z, args.norm)
         inner = args.inner if self.inner.local is None else self.inner.local(z, args.inner)
         return Both(norm, inner)
+
+
+@dataclass(frozen=True)
+class Composed(TwoBound):
+    """inner(z, norm(z, x))."""
+
+    def __call__(self, z: float, x: Tensor, args: Both) -> Tensor:
+        """Evaluate both."""
+        return self.inner.f(z, self.norm.f(z, x, args.norm), args.inner)
+
+
+@dataclass(frozen=True)
+class Added(TwoBound):
+    """norm(z, x) + inner(z, x): both read the same state."""
+
+    def __call__(self, z: float, x: Tensor, args: Both) -> Tensor:
+        """Evaluate both."""
+        return self.norm.f(z, x, args.norm) + self.inner.f(z, x, args.inner)
+
+
+def together(kind: type[TwoBound], first: tuple[Bound, Args], second: tuple[Bound, Args]) -> tuple[Bound, Args]:
+    """Two operators that were placed as one function."""
+    f: Any = kind(first[0], second[0])
+    unread = [own.read for own in (first[0], second[0]) if isinstance(own.read, Reading)]
+    reading = Reading(f.read, sum(one.bytes for one in unread)) if unread else None
+    return Bound(f, reading, f.local), Both(first[1], second[1])
 
 
 @register
@@ -200,12 +222,7 @@ class PreNorm(Operator):
 
     def place(self, read: tuple[Any, Any], grids: Grids, context: Context) -> tuple[Bound, Args]:
         """Compose the two bound functions."""
-        norm, norm_args = self.norm.place(read[0], grids, context)
-        inner, inner_args = self.inner.place(read[1], grids, context)
-        f = Composed(norm, inner)
-        unread = [own.read for own in (norm, inner) if isinstance(own.read, Reading)]
-        reading = Reading(f.read, sum(one.bytes for one in unread)) if unread else None
-        return Bound(f, reading, f.local), Both(norm_args, inner_args)
+        return together(Composed, self.norm.place(read[0], grids, context), self.inner.place(read[1], grids, context))
 
 
 @register
@@ -214,6 +231,27 @@ class Chain(PreNorm):
 
     def __init__(self, first: Operator, second: Operator) -> None:
         super().__init__(first, second)
+
+
+@register
+class Beside(Operator):
+    """first(x) + second(x): two operators side by side, as one branch.
+
+    Discrete case: attention and feed-forward map behind one norm (GPT-J, Falcon).
+    """
+
+    def __init__(self, first: Operator, second: Operator) -> None:
+        super().__init__()
+        self.first = first
+        self.second = second
+
+    def read(self, grids: Grids, late: bool = False) -> tuple[Any, Any]:
+        """The weights of both."""
+        return self.first.read(grids, late), self.second.read(grids, late)
+
+    def place(self, read: tuple[Any, Any], grids: Grids, context: Context) -> tuple[Bound, Args]:
+        """Add the two bound functions."""
+        return together(Added, self.first.place(read[0], grids, context), self.second.place(read[1], grids, context))
 
 
 @dataclass(frozen=True)

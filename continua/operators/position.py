@@ -13,7 +13,7 @@ from continua.config import register
 from continua.errors import ConfigError, GridError, ShapeError
 from continua.fields import Parametrisation
 from continua.fields.basis import unit_coordinate
-from continua.operators.stretch import DynamicStretch, Stretch, plain_frequencies
+from continua.operators.stretch import DynamicStretch, LongStretch, Stretch, plain_frequencies
 from continua.operators.waves import Waves
 from continua.settings import Positive, Share, Size, Spread, Whole
 from continua.typing import Float, Tensor
@@ -40,6 +40,11 @@ class Position(nn.Module):
     def turns(self) -> bool:
         """Whether queries and keys are acted on."""
         return type(self).turn is not Position.turn
+
+    @property
+    def knows_length(self) -> bool:
+        """Whether the last stamp of a text matters to all of it."""
+        return False
 
     def bind(self, h: Grid, e: Grid) -> Any:
         """Return what depends on the head and inner grids."""
@@ -78,6 +83,11 @@ class Rotary(Position):
         self.stretch = stretch
         self.share = share
 
+    @property
+    def knows_length(self) -> bool:
+        """Where longer texts are turned by other frequencies."""
+        return isinstance(self.stretch, DynamicStretch | LongStretch)
+
     def bind(self, h: Grid, e: Grid) -> Any:
         """Return the frequencies of the pairs."""
         width = len(e) if self.share == 1 else 2 * max(int(len(e) * self.share / 2 + 1e-9), 1)
@@ -95,6 +105,10 @@ class Rotary(Position):
             length = nodes.detach().amax(-2, keepdim=True) + 1
             grown = (self.stretch.factor * (length / self.stretch.length - 1) + 1).clamp_min(1)
             frequencies = frequencies * grown ** constants.numbers(exponents, nodes.device, nodes.dtype)
+        if isinstance(self.stretch, LongStretch):
+            long = self.stretch.long_frequencies(self.base, 2 * len(args))
+            is_long = nodes.detach().amax(-2, keepdim=True) >= self.stretch.length
+            frequencies = torch.where(is_long, constants.numbers(long, nodes.device, nodes.dtype), frequencies)
         angle = nodes * frequencies
         angle = torch.cat([angle, angle], -1)
         if angle.dim() == 3:
@@ -111,6 +125,42 @@ class Rotary(Position):
             return _turned(x, cos, sin)
         width = cos.shape[-1]
         return torch.cat([_turned(x[..., :width], cos, sin), x[..., width:]], -1)
+
+
+@register
+class PositionByDepth(Position):
+    """A position of its own for each unit of depth: ``positions[order[i]]`` for z in [i, i + 1), the last one beyond.
+
+    Attention asks the one of each depth. Discrete case: layers that differ in how they know where a token is, such as
+    rotations with another base (Gemma 3), or none (SmolLM3).
+    """
+
+    def __init__(self, positions: tuple[Position, ...], order: tuple[Whole, ...]) -> None:
+        super().__init__()
+        if not order or any(number >= len(positions) for number in order):
+            remedy = "Name one of the positions for each layer."
+            raise ConfigError("every depth has one of the positions", got=f"{order} of {len(positions)}", remedy=remedy)
+        self.positions = nn.ModuleList(positions)
+        self.order = order
+
+    @property
+    def has_pair_bias(self) -> bool:
+        """If one of them has."""
+        return any(position.has_pair_bias for position in self.positions)
+
+    @property
+    def turns(self) -> bool:
+        """If one of them does."""
+        return any(position.turns for position in self.positions)
+
+    def bind(self, h: Grid, e: Grid) -> Any:
+        """What each of them reads."""
+        return tuple(position.bind(h, e) for position in self.positions)  # type: ignore[operator]
+
+    def where(self, nodes: Float[Tensor, "*b n k"], args: Any) -> Any:
+        """Refused: the depth is not known here."""
+        remedy = "Use the attention operator itself, or a model with one position for all depths."
+        raise ConfigError("positions of each depth are asked by depth", got="no depth", remedy=remedy)
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

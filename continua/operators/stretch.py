@@ -136,3 +136,31 @@ class YarnStretch:
     def _pair(self, turns: float, base: float, width: int) -> float:
         """Which pair turns so often in ``length`` tokens."""
         return width * math.log(self.length / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+
+@register
+@dataclass(frozen=True)
+class LongStretch:
+    """LongRoPE (Ding et al. 2024): ω_i / short_i in texts of up to ``length`` tokens, ω_i / long_i in longer ones.
+
+    Both have a factor for each pair; other inner widths read them at the same relative coordinates. Keys that
+    generation keeps stay as they were turned.
+    """
+
+    short: tuple[Positive, ...]
+    long: tuple[Positive, ...]
+    length: Positive
+    gain: NonNegative = 1.0
+
+    def frequencies(self, base: float, width: int) -> tuple[float, ...]:
+        """Those of short texts."""
+        return self._divided(self.short, base, width)
+
+    def long_frequencies(self, base: float, width: int) -> tuple[float, ...]:
+        """Those of longer texts."""
+        return self._divided(self.long, base, width)
+
+    def _divided(self, factors: tuple[float, ...], base: float, width: int) -> tuple[float, ...]:
+        pairs = width // 2
+        read = [factors[i * len(factors) // pairs] for i in range(pairs)]
+        return tuple(plain / factor for plain, factor in zip(plain_frequencies(base, width), read, strict=True))

@@ -5,6 +5,7 @@ the dropout of these models is off there, and nothing else changes. No float32 i
 compute their norms and softmax in the dtype of the model.
 """
 
+import copy
 import os
 from collections.abc import Mapping
 from fnmatch import fnmatch
@@ -19,7 +20,7 @@ from torch import Tensor
 import continua as ct
 from continua.convert.huggingface import hf_names
 from continua.convert.names import NameMap
-from tests.exact import EXACT, gap, gradients, numbers, stirred, worst
+from tests.exact import EXACT, gap, gradients, numbers, stirred, worst, written_gradients
 from tests.lazy import Lazily
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -81,8 +82,12 @@ def agree(
     batch: ct.Batch,
     bound: float | None = None,
     renamed: Mapping[str, str] | None = None,
+    converted: bool = False,
 ) -> None:
-    """The observed rows of the output, and the gradients of a loss over them; some are ``renamed`` in the file."""
+    """The observed rows of the output, and the gradients of a loss over them; some are ``renamed`` in the file.
+
+    Tensors that are ``converted`` when they are written have gradients that are written as well.
+    """
     folder, stored, names = on_disk(theirs, folder)
     model = ct.from_hf(folder)
     exact = EXACT[wanted.dtype] if bound is None else bound
@@ -94,6 +99,8 @@ def agree(
     prefixed = any(name.startswith(names.prefix) for name in stored)
     leaves = {(renamed or {}).get(name, name): leaf for name, leaf in theirs.named_parameters()}
     expected = gradients((wanted[rows] * towards).sum(), leaves)
+    if converted:
+        expected = written_gradients(copy.deepcopy(theirs), expected, folder / "gradients")
     assert worst(names.store(got, prefixed), of_ours(names, expected)) <= exact
 
 

@@ -10,11 +10,13 @@ import pytest
 import continua as ct
 from continua.errors import CheckpointError, ConfigError, ContinuaError
 from continua.models import Pixels
+from continua.operators import LongStretch
 from tests.refusals import refused
 from tests.slow import slow_but
 
 SMALL = {"d": 8, "heads": 2, "depth": 2}
 GROUPED = {"d": 8, "heads": 4, "depth": 2}
+LONG = LongStretch((1.0,), (2.0,), 4.0, gain=1.1)
 MODELS = {
     "gpt2": lambda: ct.zoo.gpt2(vocab=11, context=16, **SMALL),
     "bert": lambda: ct.zoo.bert(vocab=11, context=16, masked_lm=True, **SMALL),
@@ -25,6 +27,12 @@ MODELS = {
     "gpt_neox": lambda: ct.zoo.gpt_neox(vocab=11, **SMALL),
     "opt": lambda: ct.zoo.opt(vocab=11, context=16, **SMALL),
     "gemma2": lambda: ct.zoo.gemma2(vocab=11, m=12, groups=2, e=2, **GROUPED),
+    "gemma3_text": lambda: ct.zoo.gemma3(vocab=11, m=12, groups=2, e=2, **GROUPED),
+    "phi3": lambda: ct.zoo.phi3(vocab=11, m=12, groups=2, style=ct.zoo.LlamaStyle(stretch=LONG, share=0.5), **GROUPED),
+    "smollm3": lambda: ct.zoo.smollm3(vocab=11, m=12, d=8, heads=4, depth=4, groups=2),
+    "mixtral": lambda: ct.zoo.mixtral(vocab=11, m=12, groups=2, **GROUPED),
+    "gptj": lambda: ct.zoo.gpt_j(vocab=11, style=ct.zoo.GPTJStyle(share=0.5), **SMALL),
+    "falcon": lambda: ct.zoo.falcon(vocab=11, groups=2, style=ct.zoo.FalconStyle(two_norms=True), **GROUPED),
     "albert": lambda: ct.zoo.albert(11, table_width=4, context=16, masked_lm=True, **SMALL),
     "t5": lambda: ct.zoo.t5(vocab=11, e=4, **SMALL),
     "vit": lambda: ct.zoo.vit(Pixels(4, 4, channels=2, patch=(2, 2)), labels=3, **SMALL),
@@ -38,13 +46,14 @@ MODELS = {
 UNWRITTEN = (
     "auto_map", "max_window_layers", "max_position_embeddings", "partial_rotary_factor", "use_bidirectional_attention",
     "rope_scaling", "rope_interleaved", "feed_forward_proj", "num_decoder_layers", "id2label", "qkv_bias",
-    "num_labels", "normalize_before",
+    "num_labels", "normalize_before", "rope_local_base_freq", "sliding_window_pattern", "no_rope_layer_interval",
 )  # fmt: skip
 ANYTHING: tuple[Any, ...] = (
     None, "x", "", "8", 0, -1, 1.5, 10**12, 10**40, math.nan, 1e308, 1e-320, True, False,
     [], [4], [4, 4, 4], {}, {"a": 1},
 )  # fmt: skip
 TABLES = ("rope_parameters", "rope_scaling")
+INNER = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "short_factor", "long_factor", "full_attention")
 
 pytestmark = pytest.mark.spec("B17")
 
@@ -75,8 +84,10 @@ def test_every_entry_may_hold_anything(folder: Path) -> None:
         for value in ANYTHING:
             wrong[f"{key}={value}"] = _tried(folder, {**described, key: value})
             if key in TABLES:
-                for inner in ("rope_type", "type", "rope_theta", "partial_rotary_factor"):
+                for inner in INNER:
+                    old = described.get(key, {})
                     wrong[f"{key}.{inner}={value}"] = _tried(folder, {**described, key: {inner: value}})
+                    wrong[f"{key}, {inner}={value}"] = _tried(folder, {**described, key: {**old, inner: value}})
     (folder / "config.json").write_text(text)
     assert {case: said for case, said in wrong.items() if said} == {}
 

@@ -64,6 +64,7 @@ def test_every_mask_position_and_norm_is_in_a_list() -> None:
     on_ring = cases.MODELS["functions on a circle"].build().block.parts[1].inner.axes
     field = cases.with_bases()(on_ring, cases.made("functions on a circle")[0].native)
     made = [make(w) for make in cases.POSITIONS.values()]
-    assert positions == {type(one) for one in [*made, *(make(field) for make in cases.FIELD_POSITIONS.values())]}
+    made += [*(make(field) for make in cases.FIELD_POSITIONS.values()), cases.POSITION_BY_DEPTH]
+    assert positions == {type(one) for one in made}
     encodings = {one for one in public if issubclass(one, operators.Encoding) and one is not operators.Encoding}
     assert encodings == {type(make(w)) for make in cases.ENCODINGS.values()}

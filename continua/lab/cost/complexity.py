@@ -32,9 +32,11 @@ from continua.models.latent import Latent
 from continua.operators import (
     Apply,
     Attention,
+    Beside,
     Causal,
     Constraint,
     Drop,
+    Experts,
     Integral,
     LayerNorm,
     Operator,
@@ -264,6 +266,19 @@ def _pointwise(operator: Pointwise, n: Sizes) -> list[CostItem]:
 
 
 @work.register
+def _experts(operator: Experts, n: Sizes) -> list[CostItem]:
+    """A token pays for its own experts alone."""
+    tokens = n.b * n.t
+    count = operator.choice.coefficients.shape[-2]  # type: ignore[attr-defined]
+    paid = tokens * operator.gate_of_experts.top
+    return [
+        linear("experts: gate", tokens, n.d, count, kept=tokens * (n.d + count)),
+        linear("experts: hidden", paid, n.d, 2 * n.m, kept=paid * (n.d + 4 * n.m)),
+        linear("experts: output", paid, n.m, n.d),
+    ]
+
+
+@work.register
 def _integral(operator: Integral, n: Sizes) -> list[CostItem]:
     return [linear("integral", n.b * n.t, n.d, n.d, kept=n.b * n.t * n.d)]
 
@@ -285,6 +300,11 @@ def _apply(operator: Apply, n: Sizes) -> list[CostItem]:
 @work.register
 def _pre_norm(operator: PreNorm, n: Sizes) -> list[CostItem]:
     return [*work(operator.norm, n), *work(operator.inner, n)]
+
+
+@work.register
+def _beside(operator: Beside, n: Sizes) -> list[CostItem]:
+    return [*work(operator.first, n), *work(operator.second, n)]
 
 
 @work.register

@@ -8,20 +8,26 @@ from continua.models.zoo.cross_modal import cross_modal
 from continua.models.zoo.deit import deit
 from continua.models.zoo.distilbert import distilbert
 from continua.models.zoo.electra import electra
+from continua.models.zoo.falcon import FalconStyle, falcon
 from continua.models.zoo.forecaster import forecaster
 from continua.models.zoo.functions import function_map
 from continua.models.zoo.gat import gat
 from continua.models.zoo.gemma2 import Gemma2Style, gemma2
+from continua.models.zoo.gemma3 import gemma3
 from continua.models.zoo.gpt2 import gpt2
+from continua.models.zoo.gpt_j import GPTJStyle, gpt_j
 from continua.models.zoo.gpt_neox import NeoXStyle, gpt_neox
 from continua.models.zoo.images import image_classifier
-from continua.models.zoo.llama import LlamaStyle, llama
+from continua.models.zoo.llama import LlamaStyle, Mixture, llama
 from continua.models.zoo.mistral import mistral
+from continua.models.zoo.mixtral import mixtral
 from continua.models.zoo.opt import OPTStyle, opt
+from continua.models.zoo.phi3 import phi3
 from continua.models.zoo.qwen2 import qwen2
 from continua.models.zoo.qwen3 import qwen3
 from continua.models.zoo.roberta import roberta
 from continua.models.zoo.series import series_classifier, series_forecaster
+from continua.models.zoo.smollm3 import smollm3
 from continua.models.zoo.t5 import T5_10, T5_11, T5Style, t5
 from continua.models.zoo.vit import vit
 from continua.models.zoo.whisper import whisper
@@ -33,7 +39,10 @@ __all__ = [
     "T5_11",
     "Gemma2Style",
     "BartStyle",
+    "FalconStyle",
+    "GPTJStyle",
     "LlamaStyle",
+    "Mixture",
     "NeoXStyle",
     "OPTStyle",
     "T5Style",
@@ -45,21 +54,27 @@ __all__ = [
     "deit",
     "distilbert",
     "electra",
+    "falcon",
     "forecaster",
     "function_map",
     "gat",
     "gemma2",
+    "gemma3",
     "gpt2",
+    "gpt_j",
     "gpt_neox",
     "image_classifier",
     "llama",
     "mistral",
+    "mixtral",
     "opt",
+    "phi3",
     "qwen2",
     "qwen3",
     "roberta",
     "series_classifier",
     "series_forecaster",
+    "smollm3",
     "t5",
     "vit",
     "whisper",

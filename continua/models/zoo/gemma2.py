@@ -7,12 +7,13 @@ from continua.models.build import discrete_axes
 from continua.models.embed import Tokens
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
-from continua.models.zoo.llama import windowed
+from continua.models.zoo.llama import by_layer, windowed
 from continua.operators import (
     GELU,
     Attention,
     Capped,
     Chain,
+    HeadNorm,
     Operator,
     Parts,
     Pointwise,
@@ -31,7 +32,8 @@ class Gemma2Style:
     """What differs among models built like Gemma 2.
 
     Scores are ⟨q, k⟩·``query_scale``^(−½) within ±``score_cap``, answers within ±``answer_cap``. ``window`` holds in
-    the layers that are True in ``sliding``: every second one, beginning with the first, unless given.
+    the layers that are True in ``sliding``: every second one, beginning with the first, unless given. Those have
+    rotations of ``local_base`` if that is given, and queries and keys a norm with ``head_norm`` (Gemma 3).
     """
 
     base: Positive = 10000.0
@@ -45,6 +47,8 @@ class Gemma2Style:
     query_scale: Positive = 256.0
     score_cap: Positive | None = 50.0
     answer_cap: Positive | None = 30.0
+    local_base: Positive | None = None
+    head_norm: bool = False
 
 
 @checked
@@ -71,13 +75,15 @@ def gemma2(
     fixed = weights.autonomous()
     sliding = tuple(layer % 2 == 0 for layer in range(depth)) if style.sliding is None else style.sliding
     tau = style.query_scale**-0.5
+    whole = Rotary(style.base, style.stretch)
     attention = Attention(
         weights,
         mask=windowed(style.window, sliding, depth),
-        position=Rotary(style.base, style.stretch),
+        position=whole if style.local_base is None else by_layer(whole, Rotary(style.local_base), sliding, depth),
         kernel=Softmax(tau) if style.score_cap is None else Capped(style.score_cap, tau),
         groups=None if groups == heads else groups,
         bias=("q", "k", "v", "o") if style.bias else (),
+        norm=HeadNorm(weights, style.eps, around_one=True) if style.head_norm else None,
     )
     feed = Pointwise(weights, GELU(tanh=True), gated=True, bias=False)
 

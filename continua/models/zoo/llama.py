@@ -12,9 +12,13 @@ from continua.operators import (
     Attention,
     ByDepth,
     Causal,
+    Experts,
     HeadNorm,
     Mask,
+    Operator,
     Pointwise,
+    Position,
+    PositionByDepth,
     RMSNorm,
     Rotary,
     SiLU,
@@ -28,13 +32,24 @@ ALL_BIASES = ("q", "k", "v", "o")
 
 @checked
 @dataclass(frozen=True)
+class Mixture:
+    """``count`` experts in place of each feed-forward map, ``top`` of them for a token (``operators.Experts``)."""
+
+    count: Size = 8
+    top: Size = 2
+    normalised: bool = True
+
+
+@checked
+@dataclass(frozen=True)
 class LlamaStyle:
     """What differs among models built like Llama: the base of the rotations, eps, head, biases, padding, windows.
 
     ``bias`` gives attention its four biases, or those of the maps that are named (Qwen2: q, k, v); looking up the token
     ``pad`` sends no gradient to its row. ``window`` lets a token see so many tokens, its own included (Mistral), in all
     layers or in those that are True in ``sliding``. ``head_norm`` normalises queries and keys in each head (Qwen3).
-    ``stretch`` is that of the rotations, ``share`` the part of the inner coordinates that they turn.
+    ``stretch`` is that of the rotations, ``share`` the part of the inner coordinates that they turn; ``turned`` says of
+    each layer whether it has rotations at all (SmolLM3). ``experts`` puts a mixture in place of feed-forward maps.
     """
 
     base: Positive = 10000.0
@@ -47,6 +62,8 @@ class LlamaStyle:
     head_norm: bool = False
     stretch: Stretch | None = None
     share: Share = 1.0
+    turned: tuple[bool, ...] | None = None
+    experts: Mixture | None = None
 
     @property
     def biases(self) -> tuple[str, ...]:
@@ -67,6 +84,16 @@ def windowed(window: int | None, sliding: tuple[bool, ...] | None, depth: int) -
     if sliding is None or all(sliding):
         return near
     return ByDepth(tuple(near if slides else Causal() for slides in sliding))
+
+
+def by_layer(first: Position, second: Position, is_second: tuple[bool, ...] | None, depth: int) -> Position:
+    """The ``first`` position in all layers but those that are True in ``is_second``."""
+    if is_second is not None and len(is_second) != depth:
+        remedy = "Say of each layer which position it has."
+        raise ConfigError(f"positions need {depth} entries", got=len(is_second), remedy=remedy)
+    if is_second is None or not any(is_second):
+        return first
+    return second if all(is_second) else PositionByDepth((first, second), tuple(int(other) for other in is_second))
 
 
 @checked
@@ -91,15 +118,19 @@ def llama(
     axes, native = discrete_axes(d, heads, m, depth, e)
     weights = counted(axes, depth)
     fixed = weights.autonomous()
+    still = None if style.turned is None else tuple(not turned for turned in style.turned)
     attention = Attention(
         weights,
         mask=windowed(style.window, style.sliding, depth),
-        position=Rotary(style.base, style.stretch, style.share),
+        position=by_layer(Rotary(style.base, style.stretch, style.share), Position(), still, depth),
         groups=None if groups == heads else groups,
         bias=style.biases,
         norm=HeadNorm(weights, style.eps) if style.head_norm else None,
     )
-    feed = Pointwise(weights, SiLU(), gated=True, bias=False)
+    feed: Operator = Pointwise(weights, SiLU(), gated=True, bias=False)
+    if style.experts is not None:
+        mixture = style.experts
+        feed = Experts(weights, mixture.count, mixture.top, SiLU(), mixture.normalised)
     block = pre_norm((attention, feed), lambda: RMSNorm(weights, style.eps))
     readout = Readout(fixed, vocab, before=(RMSNorm(fixed, style.eps),), tied=style.tied)
     return Transformer(axes, native, Tokens(fixed, vocab, pad=style.pad), block, readout)

@@ -17,14 +17,15 @@ from continua.typing import Tensor
 class HeadNorm(nn.Module):
     """q ← γ_q(z,e) q/√(⟨q²⟩ + eps) and the same for k, ⟨q²⟩ = ∫q² dμ(e)/mass(e), before the position turns them.
 
-    All heads share γ. Discrete case: ``nn.RMSNorm(d_head)`` of queries and of keys.
+    All heads share γ; ``around_one`` stores γ − 1 (Gemma). Discrete case: ``nn.RMSNorm(d_head)`` of queries and keys.
     """
 
-    def __init__(self, weights: Parametrisation, eps: NonNegative = 1e-6) -> None:
+    def __init__(self, weights: Parametrisation, eps: NonNegative = 1e-6, around_one: bool = False) -> None:
         super().__init__()
         self.eps = eps
-        self.q = weights.field("ze", mean=1.0, role=GAIN)
-        self.k = weights.field("ze", mean=1.0, role=GAIN)
+        self.missing = 1.0 if around_one else 0.0  # what is added to the scale as it is stored
+        self.q = weights.field("ze", mean=1 - self.missing, role=GAIN)
+        self.k = weights.field("ze", mean=1 - self.missing, role=GAIN)
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,11 @@ class HeadNorming:
     """The arithmetic of a ``HeadNorm``: plain means where the inner nodes weigh the same."""
 
     eps: float
+    missing: float = 0.0  # added to the scale
 
     def __call__(self, x: Tensor, scale: Tensor, share: Tensor | None) -> Tensor:
         """[…, e] → […, e]; ``share`` is the part of each inner node in the mean."""
+        scale = scale + self.missing if self.missing else scale
         if share is None:
             return rms_norm(x, (x.shape[-1],), scale, self.eps)
         mean = (x * x * share.to(x)).sum(-1, keepdim=True)

@@ -6,14 +6,16 @@ from typing import Any
 
 import torch
 
-from continua.axes import Counting, Grid, Grids, Points
+from continua.axes import Grid, Grids
 from continua.checks import looking
 from continua.config import register
 from continua.errors import ConfigError, MaskError, ShapeError
-from continua.fields import ByBasis, Field, Nodal, Parametrisation, Role, Use
+from continua.fields import Field, Parametrisation, Role, Use
 from continua.fields import kernel as make_kernel
 from continua.fields.role import DENSITY, SHIFT
 from continua.flow.vectorfield import Bound
+from continua.operators.attention.by_depth import Kind, kinds_by_depth
+from continua.operators.attention.groups import grouped, maps, of_heads, vectors
 from continua.operators.attention.head_norm import HeadNorm, HeadNorming
 from continua.operators.attention.heads import AttentionOperands, Heads, merged, spread
 from continua.operators.attention.plan import (
@@ -28,12 +30,12 @@ from continua.operators.attention.plan import (
 )
 from continua.operators.cache import Cache
 from continua.operators.calibration import Target, calibration, extra, folded
-from continua.operators.correction import Map, corrected, corrected_by, correction
+from continua.operators.correction import corrected, corrected_by, correction
 from continua.operators.kernels.kernel import Kernel, Softmax, Subquadratic
 from continua.operators.linear import linear
-from continua.operators.mask import ByDepth, Mask
+from continua.operators.mask import Mask
 from continua.operators.operator import Context, Note, Operator, Recorded, local, read_late
-from continua.operators.position import Position
+from continua.operators.position import Position, PositionByDepth
 from continua.operators.refit import keys_of, refit
 from continua.operators.weights import Finish, Sampled, Weight, sample
 from continua.operators.weights import read as read_field
@@ -160,14 +162,13 @@ class Attention(Operator):
         super().__init__()
         self.axes = weights.axes
         self.mask = mask
-        self.kinds = mask.kinds if isinstance(mask, ByDepth) else ()  # masks that differ
-        self.order = mask.order if isinstance(mask, ByDepth) else ()  # which of them serves a unit of depth
         self.kernel = kernel
         self.cross = cross
         self.position = position if position is not None else Position()
+        self.kinds, self.order = kinds_by_depth(mask, self.position)
         self.groups = groups
         self.norm = norm
-        shared = _grouped(weights, groups)
+        shared = grouped(weights, groups)
         # queries start smaller where scores are not scaled, so that these start with spread one all the same (T5)
         self.q, self.k, self.v = (
             make_kernel(weights, "zhec", inputs="c", gain=Softmax().scale(self.axes.e) / kernel.scale(self.axes.e)),
@@ -185,7 +186,7 @@ class Attention(Operator):
         self.refit = None if density else refit(weights, "he", rank="h", centred="o" in bias)
         # keys and values of another state say nothing of this one
         self.state_refit = None if cross else refit(weights, "c", rank="d", centred={"q", "k", "v"} <= set(bias))
-        self.correction = correction(weights, _maps(groups), _vectors(groups, bias))
+        self.correction = correction(weights, maps(groups), vectors(groups, bias))
 
     def rho(self, grids: Grids) -> Tensor | None:
         """ρ(z, h) ≥ 0 with ∫ρ dμ(h) = mass(h): the normalised exponential of a field, or ``None`` for ρ = 1."""
@@ -208,11 +209,10 @@ class Attention(Operator):
 
     def place(self, read: AttentionRead, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """Plan the scores, and return plain attention arithmetic."""
-        kinds = self.kinds or (self.mask,)
-        planned = [self._plan(grids, context, read.position, mask) for mask in kinds]
+        planned = [self._plan(grids, context, read.position, kind) for kind in self.kinds]
         source = context.state if self.cross else None
         values = context.values if self.cross and context.values is not None else source
-        norm = None if self.norm is None else HeadNorming(self.norm.eps)
+        norm = None if self.norm is None else HeadNorming(self.norm.eps, self.norm.missing if grids.e.is_unit else 0.0)
         each = [Heads(made, grids.e.count, self.cross, norm) for made, _ in planned]
         share = None if norm is None or grids.e.is_uniform else (grids.e.weights / grids.e.mass).to(self.o_like)
         args = AttentionOperands(read.weights, planned[0][1], source, values, share=share)
@@ -229,29 +229,32 @@ class Attention(Operator):
             return AttendingCached(heads, self, context.cache)
         return Attending(heads, context.noting(self, t))
 
-    def _plan(self, grids: Grids, context: Context, placed: Any, mask: Mask | None) -> tuple[Plan, Scores]:
+    def _plan(self, grids: Grids, context: Context, placed: Any, kind: Kind) -> tuple[Plan, Scores]:
         """Decide how to attend, and see that every query has a key."""
+        position = self.position
+        if isinstance(position, PositionByDepth):
+            position, placed = position.positions[kind.position], placed[kind.position]  # type: ignore[assignment]
         t, source, pairs = self._tokens(grids, context)
         heads = grids.h.count
         cache = context.cache
         if pairs is not None and pairs.dim() == 4 and pairs.shape[1] not in (1, heads):
             remedy = "Give one mask for each head, or one [b, 1, t, s] for all."
             raise MaskError(f"pairs needs {heads} heads", got=list(pairs.shape), remedy=remedy)
-        kernel, mask = self._kernel(context, mask, t)
-        source = source if t.shard is None or self.cross else seen_from(t, mask, self.position, kernel, pairs)
-        origin = _origin(source if source.shard is None else source.shard.whole) if self.position.turns else None
+        kernel, mask = self._kernel(context, kind.mask, t)
+        source = source if t.shard is None or self.cross else seen_from(t, mask, position, kernel, pairs)
+        origin = _origin(source if source.shard is None else source.shard.whole) if position.turns else None
         made, scores = plan(
             t,
             source,
             mask=mask,
-            position=self.position,
+            position=position,
             placed=placed,
             kernel=kernel,
             scale=self.kernel.scale(self.axes.e),
             pairs=pairs,
             itself=not self.cross,
-            queries=self.position.where(_since(origin, t), placed),  # new keys of self-attention sit there too
-            keys=self.position.where(_since(origin, source), placed) if self.cross else None,
+            queries=position.where(_since(origin, t, position), placed),  # new keys of self-attention sit there too
+            keys=position.where(_since(origin, source, position), placed) if self.cross else None,
         )
         check_pairs(t, source, scores.pairs)
         if made.unsure and made.quick is None and looking() and not (cache and pairs is None):
@@ -290,9 +293,14 @@ class Attention(Operator):
             raise ShapeError(f"the context needs shape {wanted}", got=got, remedy="Match its grid and at(d=…).")
         return t, context.grid, context.cross_pairs
 
+    @property
+    def _keys(self) -> str:
+        """The letter of the inner coordinates, where keys carry the weights of these."""
+        return self.kernel.over_keys.removeprefix("c")
+
     def _weights(self, grids: Grids) -> dict[str, Weight]:
         """Weights of c on q, k, v; of e on q (for the score integral) and o; of h and ρ on o; heads flattened."""
-        keys = self.kernel.over_keys.removeprefix("c")
+        keys = self._keys
         inner = ("e", keys) if self.norm is None else ("", "")  # of queries and keys: behind a norm, its scales have it
         shared = "" if self.groups is None else "h"  # stored group by group
         fewer = keys_of(self.refit, grids)
@@ -328,7 +336,7 @@ class Attention(Operator):
         def fold(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
             if self.refit is not None:
                 fewer = keys_of(self.refit, grids)
-                values = self.refit.arranged(values, _of_heads(self.groups, fewer is None), grids, depths)
+                values = self.refit.arranged(values, of_heads(self.groups, fewer is None), grids, depths)
                 values = self.refit.fold(values, ("o", "bo"), fewer, depths)
             if self.state_refit is not None:
                 narrow = keys_of(self.state_refit, grids)
@@ -336,6 +344,13 @@ class Attention(Operator):
                     values = self.state_refit.fold(values, (name, f"b{name}"), narrow, depths)
             values = corrected(self.correction, values, grids)
             values = folded(self.calibration, values, grids, depths)
+            if self.norm is not None and self.norm.missing and "nq" in values and not grids.e.is_unit:
+                over = self.norm.missing * grids.e.weights.to(values["nq"])
+                values = {
+                    **values,
+                    "nq": values["nq"] + over,
+                    "nk": values["nk"] + (over if self._keys else self.norm.missing),
+                }
             if "density" not in values:
                 return values
             rho = self._normalised(values["density"], grids.h).repeat_interleave(grids.e.count, -1)
@@ -364,37 +379,7 @@ def _origin(s: Grid) -> Tensor | None:
     return torch.where(first.isfinite(), first, 0.0) if s.has_gaps else first
 
 
-def _since(origin: Tensor | None, grid: Grid) -> Tensor:
-    return grid.nodes if origin is None else grid.nodes - origin
-
-
-def _of_heads(groups: int | None, whole: bool) -> dict[str, int]:
-    """Where weights have the nodes of their heads; those that are shared have none, and a refit takes those of o."""
-    own = {"q": -2, "bq": -1}
-    each = own if groups is not None else {**own, "k": -2, "v": -2, "bk": -1, "bv": -1}
-    return {**each, "o": -1} if whole else each
-
-
-def _maps(groups: int | None) -> dict[str, Map]:
-    """The maps that are corrected; keys and values that heads share stay."""
-    own = {"q": Map("he", "c"), "o": Map("d", "he")}
-    return own if groups is not None else {**own, "k": Map("he", "c"), "v": Map("he", "c")}
-
-
-def _vectors(groups: int | None, bias: tuple[str, ...]) -> dict[str, str]:
-    """The shifts that are corrected; those of shared keys and values stay."""
-    own = {"q": "he", "o": "d"} if groups is not None else {"q": "he", "k": "he", "v": "he", "o": "d"}
-    return {f"b{name}": letters for name, letters in own.items() if name in bias}
-
-
-def _grouped(weights: Parametrisation, groups: int | None) -> Parametrisation:
-    """The parametrisation of shared keys and values: constant on groups of heads."""
-    if groups is None:
-        return weights
-    heads = weights.axes.h.n if isinstance(weights.axes.h, Points) else None
-    if heads is None or not isinstance(weights, ByBasis):
-        raise ConfigError("groups share the heads of a counted axis", got=weights.axes.h, remedy="Use h=Points(n).")
-    if groups < 1 or heads % groups:
-        raise ConfigError(f"{heads} heads do not split into equal groups", got=groups, remedy="Choose a divisor.")
-    axes = replace(weights.axes, h=Points(groups))
-    return replace(weights, axes=axes, bases={**weights.bases, "h": Nodal(Counting(groups))})
+def _since(origin: Tensor | None, grid: Grid, position: Position) -> Tensor:
+    """Stamps from there on; where their length counts, absent tokens have none."""
+    since = grid.nodes if origin is None else grid.nodes - origin
+    return torch.where(grid.observed[..., None], since, 0.0) if position.knows_length and grid.has_gaps else since
