@@ -40,7 +40,7 @@ SHAPE = {"vocab": 96, "d": 256, "heads": 8, "depth": 4, "context": 128}
 BATCH = 16
 PLAIN = 2**21  # numbers of a plain tensor
 WARM = 2
-ROUNDS = 9
+ROUNDS = 15
 BYTES = 0.1  # how far a prediction may be off
 SECONDS = 0.2
 

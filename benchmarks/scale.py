@@ -39,11 +39,11 @@ TOKENS = 4096
 LONG = 16384
 SHARE = 0.30
 SLOWER = 1.10
-QUIET = 0.05  # of the processors, used by others: beyond it a time says nothing
+QUIET = 0.1  # of the processors, used by others: beyond it a time says nothing
 FEWEST = 5
 CORES = 2
 WARM = 1
-ROUNDS = 15
+ROUNDS = 7
 
 
 def passing(tokens: int, sharded: Sharded | None) -> Any:

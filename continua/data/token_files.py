@@ -29,7 +29,7 @@ from continua.typing import Tensor
 
 FORMAT = "continua tokens 1"
 ABOUT = "tokens.json"
-PLAN = "plan.json"
+REQUEST = "request.json"
 TRAIN = "train"
 HELD_OUT = "held-out"
 UNIT_BYTES = 2**26
@@ -136,7 +136,7 @@ class TokenFiles:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildRequest:
     """All that decides what the files hold."""
 
     tokeniser: dict[str, Any]
@@ -169,25 +169,25 @@ def built(
     found = sources_in(places)
     stats = [(str(path.resolve()), path.stat()) for path in found]
     sources = tuple((name, seen.st_size, seen.st_mtime_ns) for name, seen in stats)
-    plan = Plan(to_plain(tokeniser), sources, held_out, column, separator, unit_bytes)
+    request = BuildRequest(to_plain(tokeniser), sources, held_out, column, separator, unit_bytes)
     out.mkdir(parents=True, exist_ok=True)
-    _begun(out, plan)
+    _begun(out, request)
     units = [unit for path in found for unit in units_of(path, unit_bytes)]
     done = {i: made for i in range(len(units)) if (made := _finished(out, i)) is not None}
     told = sum(made["tokens"] for made in done.values())
     if watch is not None:
         watch(len(done), len(units), told)
-    for index, made in _made(out, plan, units, [i for i in range(len(units)) if i not in done], jobs):
+    for index, made in _made(out, request, units, [i for i in range(len(units)) if i not in done], jobs):
         done[index] = made
         told += made["tokens"]
         if watch is not None:
             watch(len(done), len(units), told)
-    return _sealed(out, plan, [done[i] for i in range(len(units))])
+    return _sealed(out, request, [done[i] for i in range(len(units))])
 
 
-def _begun(out: Path, plan: Plan) -> None:
-    text = json.dumps(asdict(plan), sort_keys=True)
-    file = out / PLAN
+def _begun(out: Path, request: BuildRequest) -> None:
+    text = json.dumps(asdict(request), sort_keys=True)
+    file = out / REQUEST
     if (out / ABOUT).is_file() and not file.is_file():
         raise ConfigError("there are token files already", got=str(out), remedy="Name another folder for --out.")
     if not file.is_file():
@@ -200,15 +200,15 @@ def _begun(out: Path, plan: Plan) -> None:
 
 
 def _made(
-    out: Path, plan: Plan, units: Sequence[Unit], missing: Sequence[int], jobs: int
+    out: Path, request: BuildRequest, units: Sequence[Unit], missing: Sequence[int], jobs: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     if jobs <= 1 or len(missing) <= 1:
         for index in missing:
-            yield index, write_unit(out, plan, units[index], index)
+            yield index, write_unit(out, request, units[index], index)
         return
     context = multiprocessing.get_context("spawn")  # a forked torch may hang
     with ProcessPoolExecutor(min(jobs, len(missing)), mp_context=context) as pool:
-        running = {pool.submit(write_unit, out, plan, units[index], index): index for index in missing}
+        running = {pool.submit(write_unit, out, request, units[index], index): index for index in missing}
         try:
             while running:
                 ready, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -219,18 +219,18 @@ def _made(
                 future.cancel()
 
 
-def write_unit(out: Path, plan: Plan, unit: Unit, index: int) -> dict[str, Any]:
+def write_unit(out: Path, request: BuildRequest, unit: Unit, index: int) -> dict[str, Any]:
     """Read a unit, and write its shards; the last file that is written says that they are whole."""
-    tokeniser: Tokeniser = from_plain(plan.tokeniser)
+    tokeniser: Tokeniser = from_plain(request.tokeniser)
     dtype = np.uint16 if tokeniser.size <= 2**16 else np.uint32
     parts: dict[str, list[NDArray[Any]]] = {TRAIN: [], HELD_OUT: []}
-    every = round(1 / plan.held_out)
+    every = round(1 / request.held_out)
     first = int.from_bytes(hashlib.sha256(f"{index}".encode()).digest()[:4], "little")
     count = 0
-    for text in documents(unit, plan.column):
+    for text in documents(unit, request.column):
         ids = tokeniser.encode(text).numpy().astype(dtype)
-        if plan.separator is not None:
-            ids = np.append(ids, dtype(plan.separator))
+        if request.separator is not None:
+            ids = np.append(ids, dtype(request.separator))
         parts[HELD_OUT if (first + count) % every == every - 1 else TRAIN].append(ids)
         count += 1
     made: dict[str, Any] = {"documents": count, "tokens": 0}
@@ -261,7 +261,7 @@ def _finished(out: Path, index: int) -> dict[str, Any] | None:
     return made
 
 
-def _sealed(out: Path, plan: Plan, units: Sequence[dict[str, Any]]) -> TokenFiles:
+def _sealed(out: Path, request: BuildRequest, units: Sequence[dict[str, Any]]) -> TokenFiles:
     """Write what the folder holds, and take away what was only needed to go on."""
     shards = {name: [made[name] for made in units if made[name]["tokens"]] for name in (TRAIN, HELD_OUT)}
     if not shards[TRAIN] or not shards[HELD_OUT]:
@@ -270,23 +270,23 @@ def _sealed(out: Path, plan: Plan, units: Sequence[dict[str, Any]]) -> TokenFile
         raise ConfigError("some documents are learned from and some held out", got=got, remedy=remedy)
     about = {
         "format": FORMAT,
-        "tokeniser": plan.tokeniser,
+        "tokeniser": request.tokeniser,
         "documents": sum(made["documents"] for made in units),
-        "column": plan.column,
-        "separator": plan.separator,
+        "column": request.column,
+        "separator": request.separator,
         **shards,
     }
     write_text(out / ABOUT, json.dumps(about, indent=1))
     kept = {ABOUT, *(shard["file"] for own in shards.values() for shard in own)}
     for path in out.iterdir():
-        if path.name not in kept and (path.name == PLAN or path.suffix in (".npy", ".json")):
+        if path.name not in kept and (path.name == REQUEST or path.suffix in (".npy", ".json")):
             path.unlink()
     return TokenFiles.open(out)
 
 
 def _described(folder: Path) -> dict[str, Any]:
     if not (folder / ABOUT).is_file():
-        unfinished = (folder / PLAN).is_file()
+        unfinished = (folder / REQUEST).is_file()
         remedy = (
             "Give the command again: it goes on." if unfinished else "continua data build TEXTS --out FOLDER makes it."
         )

@@ -12,14 +12,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from continua.axes import Discretisation, Grid, Sharded
 from continua.flow import SaveAt
-from continua.models import Batch
 from continua.tasks import Example, Task
 from continua.training.compiled import Compiled
 from continua.training.elastic import Elastic
 from continua.training.imitation import Study
 from continua.training.penalty import Cost, Penalties, Penalty, Seen
 from continua.training.sizes import Lesson, block
-from continua.training.tokens import in_parts, loss_of
+from continua.training.tokens import brought_together, in_parts, loss_of
 from continua.typing import Tensor
 
 
@@ -83,7 +82,11 @@ class Objective(nn.Module):
         return torch.stack(list(terms.values())).sum(), told
 
     def _taught(self, elastic: Elastic, teacher: Tensor, example: Example, whole: Whole) -> Tensor:
-        """What other sizes still get wrong; they learn from the answers of the first place."""
+        """What other sizes still get wrong; they learn from the answers of the first place.
+
+        Where tokens are in parts, their answers are brought together, and each process has an equal share.
+        """
+        teacher = brought_together(teacher, example, self.tokens)
         total = teacher.new_zeros(())
         for lesson in self.lessons:
             rows = block(len(teacher), lesson)
@@ -92,10 +95,11 @@ class Objective(nn.Module):
             if lesson.tokens is not None:
                 own = own.first(lesson.tokens)
                 taught = taught[:, : lesson.tokens]
-            answer = partial(self._answer, own.batch, lesson.at)
+            answer = partial(self._answer, own, lesson.at)
             total = total + elastic.teaching.loss(Study(self.model, self.task, own, taught, lesson.at, answer))
         parts = sum(1 / lesson.parts for lesson in self.lessons)
-        return total * (elastic.weight / (whole.count * parts))
+        shares = 1 if self.tokens is None else int(self.tokens.mesh.size())
+        return total * (elastic.weight / (whole.count * parts * shares))
 
     def _on(self, at: Discretisation | None, example: Example, whole: Whole) -> tuple[dict[str, Tensor], int, Tensor]:
         """Loss and running costs on one discretisation, evaluations where steps were searched for, and the answer."""
@@ -122,12 +126,13 @@ class Objective(nn.Module):
             terms["running"] = sum(cost.sum() for cost in costs) / whole.samples
         return terms, path.stats["evaluations"] if "accepted" in path.stats else 0, answer
 
-    def _answer(self, batch: Batch, at: Discretisation | None) -> Tensor:
+    def _answer(self, example: Example, at: Discretisation | None) -> Tensor:
+        """The answers of all tokens at another size."""
         if self.compiled is not None and _steps_are_known(self.model, at):
-            return self.compiled(batch, at)
+            return self.compiled(example.batch, at)
         model: Any = self.model
-        answer: Tensor = model.run(batch, at)[0]
-        return answer
+        answer: Tensor = model.run(example.batch, in_parts(at, self.tokens))[0]
+        return brought_together(answer, example, self.tokens)
 
     def _cost(self, t: Grid, d: Grid) -> Cost | None:
         return self.penalties.cost(self._seen(t, d))

@@ -66,11 +66,9 @@ class Training:
         if self.afterwards is not None and (self.patience is not None or self.sharded):
             remedy = "Leave patience out, and weights whole (sharded=False)."
             raise ConfigError("corrections learn after all steps, on whole weights", got=self, remedy=remedy)
-        wide = {"elastic": self.elastic, "grow": self.grow, "afterwards": self.afterwards, "compile": self.compile}
-        beside = [name for name, value in wide.items() if value]
-        if self.shard_tokens > 1 and beside:
-            remedy = "Leave it out, or shard_tokens: whole sequences learn at other sizes."
-            raise ConfigError("tokens in parts learn at one size, uncompiled", got=beside[0], remedy=remedy)
+        if self.shard_tokens > 1 and self.compile:
+            remedy = "Leave it out, or shard_tokens."
+            raise ConfigError("tokens in parts are not compiled", got="compile=True", remedy=remedy)
         if self.precision not in PRECISIONS:
             remedy = nearest(self.precision, list(PRECISIONS))
             raise ConfigError("this precision is not known", got=self.precision, remedy=remedy)

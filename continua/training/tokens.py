@@ -36,13 +36,23 @@ def loss_of(task: Task, answer: Tensor, example: Example, tokens: Sharded | None
     """
     if tokens is None:
         return task.loss(answer, example)
+    mine = _is_part(answer, example, tokens)
+    if mine and isinstance(task, SumsOverTokens) and example.counted is None:
+        return task.loss(answer, Example(example.batch, tokens.part(example.target, 1, IGNORED)))
+    return task.loss(brought_together(answer, example, tokens), example) / tokens.mesh.size()
+
+
+def brought_together(answer: Tensor, example: Example, tokens: Sharded | None) -> Tensor:
+    """The answers for all tokens, where this process has those of a part."""
+    if tokens is None or not _is_part(answer, example, tokens):
+        return answer
+    return tokens.gather(answer, example.target.shape[1])
+
+
+def _is_part(answer: Tensor, example: Example, tokens: Sharded) -> bool:
     target = example.target
     each = target.dim() > 1 and answer.dim() == 3
-    mine = each and len(tokens.layout(target.shape[1]).own) == answer.shape[1]
-    if mine and isinstance(task, SumsOverTokens) and example.counted is None:
-        return task.loss(answer, Example(example.batch, tokens.part(target, 1, IGNORED)))
-    whole = tokens.gather(answer, target.shape[1]) if mine else answer
-    return task.loss(whole, example) / tokens.mesh.size()
+    return each and len(tokens.layout(target.shape[1]).own) == answer.shape[1]
 
 
 def refuse_running(tokens: Sharded | None, penalties: Penalties) -> Sharded | None:

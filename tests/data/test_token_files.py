@@ -15,7 +15,7 @@ import torch
 from continua.data import BytePairs, Characters, TokenFiles, built
 from continua.data.documents import LONGEST, Unit, documents, units_of
 from continua.data.shuffling import PERIOD, mixed_block, shares, shuffled
-from continua.data.token_files import ABOUT, PLAN, Shard, Tokens
+from continua.data.token_files import ABOUT, REQUEST, Shard, Tokens
 from continua.errors import ConfigError
 from continua.tasks import StoredText, Text
 from continua.tasks import from_file as corpus_of
@@ -281,4 +281,4 @@ def test_texts_that_cannot_be_read_are_named(source: Path, tmp_path: Path) -> No
     (tmp_path / "taken" / "mine.txt").write_text("x")
     with refused(ConfigError, "a folder of their own", "empty"):
         built([source], tmp_path / "taken", LETTERS)
-    assert not (tmp_path / "a" / PLAN).exists()
+    assert not (tmp_path / "a" / REQUEST).exists()
