@@ -23,10 +23,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import continua as ct
+from continua.axes import Sharded
 from continua.lab import predict
 from continua.lab.cost.job import Job, Mesh
 from continua.lab.cost.machines import Machine
@@ -43,6 +45,7 @@ WARM = 2
 ROUNDS = 15
 BYTES = 0.1  # how far a prediction may be off
 SECONDS = 0.2
+MESHES = {1: (Mesh(),), 2: (Mesh(2), Mesh(2, sharded=True), Mesh(1, 2))}
 
 
 def made() -> Any:
@@ -51,25 +54,30 @@ def made() -> Any:
 
 
 class Steps:
-    """Training steps of one process, copied or sharded among all."""
+    """Training steps of one process: weights copied or sharded among all, samples whole or their tokens in parts."""
 
-    def __init__(self, sharded: bool, samples: int) -> None:
+    def __init__(self, mesh: Mesh) -> None:
         self.model = made()
         self.run: Any = self.model
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            if sharded:
-                from torch.distributed.fsdp import fully_shard
+        if mesh.sharded:
+            from torch.distributed.fsdp import fully_shard
 
-                fully_shard(self.model)
-            else:
-                self.run = DistributedDataParallel(self.model)
+            fully_shard(self.model)
+        elif mesh.devices > 1:
+            self.run = DistributedDataParallel(self.model)
         self.optimiser = torch.optim.AdamW(self.model.parameters())
-        self.ids = torch.randint(SHAPE["vocab"], (samples, SHAPE["context"]))
+        self.ids = torch.randint(SHAPE["vocab"], (BATCH // mesh.data, SHAPE["context"]))
+        self.target = self.ids
+        self.at: Any = None
+        if mesh.tokens > 1:
+            tokens = Sharded(init_device_mesh("cpu", (mesh.tokens,)))
+            self.at = ct.at(t=tokens)
+            self.target = tokens.part(self.ids, fill=-100)
 
     def __call__(self) -> None:
         self.optimiser.zero_grad()
-        answer = self.run(self.ids)
-        cross_entropy(answer.flatten(0, 1), self.ids.flatten(), reduction="sum").backward()
+        answer = self.run(self.ids, self.at)
+        cross_entropy(answer.flatten(0, 1), self.target.flatten(), reduction="sum").backward()
         self.optimiser.step()
 
     def bytes(self) -> int:
@@ -87,9 +95,9 @@ def _local(tensor: Any) -> Any:
 
 @dataclass(frozen=True)
 class Found:
-    """One round: the seconds of a step and of what it is predicted from."""
+    """One round: the seconds of steps on each mesh, and of what they are predicted from."""
 
-    step: float
+    steps: tuple[float, ...]
     passes: float  # of half of the samples, forward and backward
     adamw: float  # of a plain tensor
     small: float  # an all-reduce of a few bytes
@@ -105,9 +113,9 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def rounds(ranks: int) -> list[dict[str, float]]:
+def rounds(ranks: int) -> list[dict[str, Any]]:
     """Everything in turns."""
-    step = Steps(False, BATCH // ranks)
+    steps = [Steps(mesh) for mesh in MESHES[ranks]]
     half = Alone(BATCH // ranks // 2)
     plain = torch.zeros(PLAIN, requires_grad=True)
     plain.grad = torch.ones_like(plain)
@@ -116,7 +124,7 @@ def rounds(ranks: int) -> list[dict[str, float]]:
     found = []
     for index in range(WARM + ROUNDS):
         seen = Found(
-            step=timed(step),
+            steps=tuple(timed(step) for step in steps),
             passes=timed(half),
             adamw=timed(optimiser.step),
             small=timed(lambda: dist.all_reduce(small)),
@@ -145,7 +153,7 @@ def worker(what: str, sharded: bool) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     ranks = dist.get_world_size()
-    found: Any = rounds(ranks) if what == "seconds" else Steps(sharded, BATCH // ranks).bytes()
+    found: Any = rounds(ranks) if what == "seconds" else Steps(Mesh(ranks, 1, sharded)).bytes()
     if dist.get_rank() == 0:
         print("FOUND", json.dumps(found), flush=True)
     dist.barrier()
@@ -175,21 +183,27 @@ def here(found: Found, ranks: int) -> Machine:
 def seconds(job: Job) -> list[Row]:
     """Predicted over measured of each round."""
     rows = []
-    for ranks in (1, 2):
+    for ranks, chosen in MESHES.items():
         found = [Found(**one) for one in measured("seconds", ranks)]
-        told = [planned(job, here(one, ranks), Mesh(ranks, 1)).seconds.total for one in found]
-        got = ratio(told, [one.step for one in found])
-        middle = [f"{statistics.median(values):.4g}" for values in (told, [one.step for one in found])]
-        made = row(
-            f"seconds, {ranks} processes: planned / measured",
-            got,
-            target=f"1 ± {SECONDS}",
-            held=abs(got.median - 1) <= SECONDS,
-            note=f"planned {middle[0]}, measured {middle[1]}",
-        )
-        print(f"{made.name:60} {made.shown:8} {made.verdict}  {made.note}", flush=True)
-        rows.append(made)
+        for index, mesh in enumerate(chosen):
+            told = [planned(job, here(one, ranks), mesh).seconds.total for one in found]
+            taken = [one.steps[index] for one in found]
+            got = ratio(told, taken)
+            rows.append(
+                row(
+                    f"seconds, {ranks} processes{_kind(mesh)}: planned / measured",
+                    got,
+                    target=f"1 ± {SECONDS}",
+                    held=abs(got.median - 1) <= SECONDS,
+                    note=f"planned {statistics.median(told):.4g}, measured {statistics.median(taken):.4g}",
+                )
+            )
+            print(f"{rows[-1].name:60} {rows[-1].shown:8} {rows[-1].verdict}  {rows[-1].note}", flush=True)
     return rows
+
+
+def _kind(mesh: Mesh) -> str:
+    return (", tokens in parts" if mesh.tokens > 1 else "") + (", weights sharded" if mesh.sharded else "")
 
 
 def main() -> None:
@@ -216,7 +230,7 @@ def main() -> None:
 
 def counted(ranks: int, sharded: bool, told: float, found: float) -> Row:
     """One line of bytes, printed too: planned over measured."""
-    name = f"bytes, {ranks} processes{', weights sharded' if sharded else ''}: planned / measured"
+    name = f"bytes, {ranks} processes{_kind(Mesh(ranks, 1, sharded))}: planned / measured"
     note = f"planned {told:.4g}, measured {found:.4g}"
     made = Row(name, told / found, target=f"1 ± {BYTES}", held=abs(told / found - 1) <= BYTES, note=note)
     print(f"{name:60} {made.shown:8} {made.verdict}  {note}", flush=True)
