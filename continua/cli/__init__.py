@@ -11,6 +11,7 @@ from continua import __version__
 from continua.cli.datasets import app as datasets
 from continua.cli.deploy import export, plan, serve, studio
 from continua.cli.failures import report
+from continua.cli.learning import finetune
 from continua.cli.options import Device, Threads, ready
 from continua.cli.reading import classify, embed
 from continua.cli.simulate.command import app as simulations
@@ -24,7 +25,7 @@ app = typer.Typer(
 )
 app.add_typer(simulations, name="simulate")
 app.add_typer(datasets, name="data")
-for command in (export, plan, serve, studio, classify, embed, generate):
+for command in (export, plan, serve, studio, classify, embed, generate, finetune):
     app.command()(command)
 
 

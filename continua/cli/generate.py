@@ -113,7 +113,7 @@ def run(
 def _of_run(path: Path, wish: str, which: str, device: torch.device, trust: bool) -> Author:
     opened = Run.open(path)
     model = opened.model(which).to(device)
-    tokens = tokens_of(opened)
+    tokens = read_tokeniser(path) if opened.about.get("tokens") is None else tokens_of(opened)
     return Author(model.at(sizes_for(Console(stderr=True), path, wish, device, trust)), tokens)
 
 

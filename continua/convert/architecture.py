@@ -42,12 +42,14 @@ class Architecture:
 
     ``build`` is also given the names in the file (with which heads were they saved?). ``describe`` may fail on models
     of another shape; ``to_hf`` takes an architecture only if building its description gives the same model again.
+    ``classes`` are names in a file by which it has a classifier of texts.
     """
 
     kind: str
     build: Callable[[Settings, set[str]], Any]
     names: Callable[[Any], NameMap]
     describe: Callable[[Any], dict[str, Any]]
+    classes: tuple[str, ...] = ()
 
 
 def expect(config: Mapping[str, Any], **settings: Any) -> None:

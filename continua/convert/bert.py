@@ -129,4 +129,4 @@ def described_as(model: Transformer, family: str, embed: Any) -> dict[str, Any]:
     }
 
 
-BERT = Architecture("bert", build, names, describe)
+BERT = Architecture("bert", build, names, describe, ("classifier.weight", "bert.pooler.dense.weight"))

@@ -94,4 +94,4 @@ def describe(model: Transformer) -> dict[str, Any]:
     }
 
 
-DISTILBERT = Architecture("distilbert", build, names, describe)
+DISTILBERT = Architecture("distilbert", build, names, describe, ("pre_classifier.weight", "classifier.weight"))

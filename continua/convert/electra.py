@@ -56,4 +56,4 @@ def describe(model: Transformer) -> dict[str, Any]:
     return {**described_as(model, "Electra", words), "embedding_size": width}
 
 
-ELECTRA = Architecture("electra", build, names, describe)
+ELECTRA = Architecture("electra", build, names, describe, ("classifier.dense.weight", "classifier.out_proj.weight"))

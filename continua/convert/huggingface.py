@@ -3,7 +3,7 @@
 import json
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from continua.convert.albert import ALBERT
 from continua.convert.architecture import Architecture, Settings
 from continua.convert.bart import BART
 from continua.convert.bert import BERT
+from continua.convert.classes import new_head, with_score
 from continua.convert.deit import DEIT
 from continua.convert.distilbert import DISTILBERT
 from continua.convert.electra import ELECTRA
@@ -48,11 +49,14 @@ from continua.models.model import Model
 from continua.models.store import CONFIG, WEIGHTS, read_json, refuse_pickle
 from continua.typing import Tensor
 
+DECODERS = (
+    *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GPT_NEOX, OPT, GEMMA2, GEMMA3),
+    *(PHI3, SMOLLM3, GPT_J, FALCON, MIXTRAL, QWEN3_MOE),
+)
 ARCHITECTURES: dict[str, Architecture] = {
     each.kind: each
     for each in (
-        *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GPT_NEOX, OPT, GEMMA2, GEMMA3),
-        *(PHI3, SMOLLM3, GPT_J, FALCON, MIXTRAL, QWEN3_MOE),
+        *(with_score(each) for each in DECODERS),
         *(BERT, ALBERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA),
         *(T5, BART, WHISPER),
         *(VIT, DEIT),
@@ -119,6 +123,31 @@ def to_hf(
     save_file(stored, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(config, indent=1), encoding="utf-8")
     return folder
+
+
+def with_classes(model: Any, labels: Sequence[str], seed: int = 0) -> Any:
+    """Return the model with a new classifier of texts for ``labels`` instead of its head; one that has them stays.
+
+    Encoders classify as their family does in Hugging Face, at the first token; decoders at the last one. All weights
+    but those of the head are those of ``model``, not copies.
+
+    >>> from continua.models import zoo
+    >>> model = with_classes(zoo.bert(vocab=32, d=8, heads=2, depth=2, context=8), ("no", "yes"))
+    >>> model.readout.labels
+    ('no', 'yes')
+    """
+    named = tuple(str(label) for label in labels)
+    if len(named) < 2 or len(set(named)) < len(named):
+        raise ConfigError("classes are two or more, each once", got=named, remedy='Write ("no", "yes").')
+    model = merged(model)
+    readout = getattr(model, "readout", None)
+    if readout is not None and not readout.answers_each_token and readout.labels == named:
+        return model
+    found = _recognise(model)
+    if found is None:
+        remedy = "Give a model of from_hf: an encoder, or a decoder of words."
+        raise ConfigError("a classifier goes onto a model that Hugging Face knows", got=_told(model), remedy=remedy)
+    return new_head(model, *found, named, seed)
 
 
 def require_expressible(model: Any) -> None:

@@ -60,5 +60,6 @@ def describe(model: Transformer) -> dict[str, Any]:
     return described_as(model, "Roberta", model.embed)
 
 
-ROBERTA = Architecture("roberta", build, names, describe)
-XLM_ROBERTA = Architecture("xlm-roberta", build, names, describe)  # the same tensors; written as RoBERTa
+CLASSES = ("classifier.dense.weight", "classifier.out_proj.weight")
+ROBERTA = Architecture("roberta", build, names, describe, CLASSES)
+XLM_ROBERTA = Architecture("xlm-roberta", build, names, describe, CLASSES)  # the same tensors; written as RoBERTa

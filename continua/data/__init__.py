@@ -8,6 +8,7 @@ from continua.data.docstrings import Docstring, Docstrings, docstrings, sentence
 from continua.data.documents import documents, sources_in, units_of
 from continua.data.generation import generator_for
 from continua.data.images import digit_images, fashion_images, observed_pixels, point_sets, read_idx, resampled
+from continua.data.labelled import LabelledTexts, labelled_texts
 from continua.data.navier_stokes import vorticity_pairs, vorticity_paths
 from continua.data.pairs import Pairs, lattice
 from continua.data.ragged import Ragged
@@ -22,6 +23,7 @@ __all__ = [
     "Corpus",
     "Docstring",
     "Docstrings",
+    "LabelledTexts",
     "Pairs",
     "Ragged",
     "TokenFiles",
@@ -37,6 +39,7 @@ __all__ = [
     "from_file",
     "generated",
     "generator_for",
+    "labelled_texts",
     "lattice",
     "observed_pixels",
     "point_sets",

@@ -1,6 +1,7 @@
 """Low-rank adaptation: a few functions beside kernels learn, merge into them, and are kept as a file of their own."""
 
 import json
+import stat
 import warnings
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
@@ -132,10 +133,13 @@ def save_lora(model: Any, file: str | Path) -> Path:
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     with aside(file) as written:
+        written.touch()
+        mode = stat.S_IMODE(written.stat().st_mode)
         try:
             save_file(own, written, metadata=about)
         except SafetensorError as problem:  # its own name for a disk that is full or cannot be written
             raise OSError(str(problem)) from problem
+        written.chmod(mode)  # safetensors writes files for their owner alone
         flush(written)
         written.replace(file)
     return file

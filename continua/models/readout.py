@@ -34,6 +34,15 @@ def first_of(x: Tensor, t: Grid) -> Tensor:
     return x.gather(1, place[:, None, None].expand(-1, 1, x.shape[-1]))[:, 0]
 
 
+def last_of(x: Tensor, t: Grid) -> Tensor:
+    """x(t_n, d) at the last token that is observed, [b, d]."""
+    t.require_whole("an answer at the last token")
+    if not t.has_gaps:
+        return x[:, -1]
+    place = t.count - 1 - t.observed.expand(x.shape[:2]).flip(-1).long().argmax(-1)
+    return x.gather(1, place[:, None, None].expand(-1, 1, x.shape[-1]))[:, 0]
+
+
 class ReadoutWeights(NamedTuple):
     """What a readout reads: the weights of the operators before the head, the head and its bias."""
 
@@ -48,7 +57,7 @@ class Readout(nn.Module):
 
     ``out=None`` returns the field itself; ``tied`` takes R from the token table; ``scale`` is s; ``pool`` averages
     over the tokens with their measure first: y(v) = ∫ … dμ(t) / mass(t); ``first`` answers at the first observed token
-    alone. ``labels`` name the answers; ``cap`` = c bends them to c·tanh(y/c) (Gemma 2).
+    alone, ``last`` at the last one. ``labels`` name the answers; ``cap`` = c bends them to c·tanh(y/c) (Gemma 2).
     Discrete case: ``ln_f`` and ``lm_head``.
     """
 
@@ -65,6 +74,7 @@ class Readout(nn.Module):
         *,
         labels: tuple[str, ...] = (),
         cap: Positive | None = None,
+        last: bool = False,
     ) -> None:
         super().__init__()
         if labels and len(labels) != out:
@@ -76,6 +86,7 @@ class Readout(nn.Module):
         self.pool = pool
         self.scale = scale
         self.first = first
+        self.last = last
         self.labels = labels
         self.cap = cap
         self.before = nn.ModuleList(before)
@@ -106,16 +117,18 @@ class Readout(nn.Module):
             x = pooled / t.mass.to(x)[..., None]
         elif self.first:
             x = first_of(x, t)
+        elif self.last:
+            x = last_of(x, t)
         x = x if self.scale == 1.0 else x * self.scale
         if weights.kernel is not None:
             x = linear(x, weights.kernel, weights.bias)  # [b, t, v]
         x = x if self.cap is None else self.cap * tanh(x / self.cap)
-        return x if self.pool or self.first else observed_only(x, t)
+        return observed_only(x, t) if self.answers_each_token else x
 
     @property
     def answers_each_token(self) -> bool:
         """Whether every token has an answer of its own."""
-        return not (self.pool or self.first)
+        return not (self.pool or self.first or self.last)
 
 
 @register

@@ -10,6 +10,7 @@ from continua.data.pairs import Pairs
 from continua.data.ragged import Ragged
 from continua.data.store import generated
 from continua.data.tokens import BytePairs, Characters, Tokeniser
+from continua.tasks.classification import TextClassification, classification
 from continua.tasks.functions import Functions
 from continua.tasks.images import Images, digits, fashion_mnist
 from continua.tasks.loader import FromLoader, as_task
@@ -40,10 +41,12 @@ __all__ = [
     "StoredText",
     "Task",
     "Text",
+    "TextClassification",
     "Tokeniser",
     "Unlabelled",
     "as_task",
     "burgers_pairs",
+    "classification",
     "darcy_pairs",
     "digits",
     "fashion_mnist",

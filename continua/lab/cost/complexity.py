@@ -351,7 +351,7 @@ def _readout(readout: Any, n: Sizes) -> list[CostItem]:
         return [own, *_readout(readout.readout, replace(n, d=readout.size))]
     costs = [replace(c, name=f"readout {c.name}") for operator in readout.before for c in work(operator, n)]
     if readout.out is not None:
-        rows = n.b if readout.pool or readout.first else n.b * n.t
+        rows = n.b * n.t if readout.answers_each_token else n.b
         costs.append(linear("readout: head", rows, n.d, readout.out, kept=rows * n.d))
     return costs
 

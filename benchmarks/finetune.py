@@ -1,0 +1,151 @@
+"""What a low-rank addition saves of a training step: time, and bytes of the optimiser, beside training all weights.
+
+    python benchmarks/finetune.py                # about five minutes on one core
+
+Three shapes of about five million parameters with random weights, eight texts of 256 tokens: a BERT that classifies,
+a GPT-2 and a Llama that predict tokens. A step is what ``ct.fit`` does: forward, loss, backward, clipping, AdamW;
+float32, one thread, CPU time in interleaved rounds. ``attention`` adds rank 8 to the maps of attention, as ``with_lora``
+does by itself, ``all maps`` also to those of the feed-forward functional.
+"""
+
+import argparse
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: its pools are sized when it loads
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import Row, cpu_seconds, environment, interleaved, ratio, row, write
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import continua as ct
+from continua.models import save_lora
+from continua.operators import Attention, Pointwise
+from continua.optim import ByRole, Optimisers, clip
+
+RANK = 8
+TIME = "≤ 0.75"
+BYTES = "≤ 0.5"
+WHERE = {"attention": (Attention,), "all maps": (Attention, Pointwise)}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model, what learns beside its addition, and the loss of its answers."""
+
+    name: str
+    make: Callable[[], Any]
+    loss: Callable[[Tensor, Tensor], Tensor]
+    also: tuple[str, ...] = ()
+
+
+def _next_token(answer: Tensor, ids: Tensor) -> Tensor:
+    return cross_entropy(answer[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+def _class(answer: Tensor, ids: Tensor) -> Tensor:
+    return cross_entropy(answer, ids[:, 0] % 2)
+
+
+SIZES = {"vocab": 1024, "d": 256, "heads": 8, "depth": 6}
+SHAPES = [
+    Shape("BERT, classes", lambda: ct.zoo.bert(**SIZES, context=512, labels=2), _class, ("readout",)),
+    Shape("GPT-2, text", lambda: ct.zoo.gpt2(**SIZES, context=512), _next_token),
+    Shape("Llama, text", lambda: ct.zoo.llama(**SIZES, m=688, groups=2), _next_token),
+]
+
+
+def made(shape: Shape, where: tuple[Any, ...] | None) -> Any:
+    """The model whole, or with an addition beside it; the weights are the same."""
+    torch.manual_seed(0)
+    base = shape.make().train()
+    return base if where is None else ct.with_lora(base, rank=RANK, where=where, also=shape.also)
+
+
+def step_of(shape: Shape, model: Any, optimisers: Optimisers, ids: Tensor) -> Callable[[], None]:
+    """One step of training."""
+
+    def step() -> None:
+        optimisers.zero_grad()
+        shape.loss(model(ids), ids).backward()
+        clip(model.parameters(), 1.0)
+        optimisers.step(1.0)
+
+    return step
+
+
+def bytes_of(optimisers: Optimisers) -> int:
+    """What an optimiser keeps."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in optimisers.state()[0].values())
+
+
+def merge_error(shape: Shape, where: tuple[Any, ...]) -> float:
+    """The largest difference between a trained addition and the merged model, in float64."""
+    model = made(shape, where).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.normal_(0.0, 0.05, generator=torch.Generator().manual_seed(1))
+        ids = _ids(1, 32)
+        return float((model(ids) - ct.merged(model)(ids)).abs().max())
+
+
+def _ids(batch: int, tokens: int) -> Tensor:
+    return torch.randint(1, 1024, (batch, tokens), generator=torch.Generator().manual_seed(0))
+
+
+def measure(shape: Shape, rounds: int) -> list[Row]:
+    """The rows of one shape."""
+    ids = _ids(8, 256)
+    models = {"full": made(shape, None), **{name: made(shape, where) for name, where in WHERE.items()}}
+    optimisers = {name: ByRole().make(model) for name, model in models.items()}
+    steps = {name: step_of(shape, model, optimisers[name], ids) for name, model in models.items()}
+    cases = {name: (lambda work=work: cpu_seconds(work)) for name, work in steps.items()}
+    seen = interleaved(cases, rounds, 2)
+    learning = sum(p.numel() for p in models["full"].parameters())
+    rows = []
+    for name in WHERE:
+        few = sum(p.numel() for p in models[name].parameters() if p.requires_grad)
+        got = ratio(seen[name], seen["full"])
+        note = f"{few:,} of {learning:,} numbers learn"
+        rows.append(row(f"{shape.name}: step, {name}", got, target=TIME, held=got.median <= 0.75, note=note))
+        share = bytes_of(optimisers[name]) / bytes_of(optimisers["full"])
+        rows.append(Row(f"{shape.name}: bytes of the optimiser, {name}", share, target=BYTES, held=share <= 0.5))
+    error = max(merge_error(shape, where) for where in WHERE.values())
+    rows.append(Row(f"{shape.name}: merged, float64", error, target="≤ 1e-12", held=error <= 1e-12))
+    with tempfile.TemporaryDirectory() as folder:
+        size = save_lora(models["attention"], Path(folder) / "few.safetensors").stat().st_size
+    whole = sum(p.numel() * p.element_size() for p in models["full"].parameters())
+    rows.append(Row(f"{shape.name}: file, attention", size / whole, note="of the bytes of all weights"))
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=17, help="interleaved rounds for each shape")
+    parser.add_argument("--quick", action="store_true", help="two rounds; the result stays as it is")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    console = Console(width=120)
+    rows = [each for shape in SHAPES for each in measure(shape, 2 if options.quick else options.rounds)]
+    table = Table("a low-rank addition / all weights", "median [95 % interval]", "target", "", "")
+    for each in rows:
+        table.add_row(each.name, each.shown, each.target, each.verdict, each.note)
+    console.print(table)
+    if not options.quick:
+        columns = ("a low-rank addition / all weights", "median [95 % interval]", "promised", "")
+        path = write("finetune", rows, environment=environment(), rounds=options.rounds, rank=RANK, columns=columns)
+        console.print(f"written to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+    return 0 if all(each.held is not False for each in rows) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

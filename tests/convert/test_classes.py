@@ -1,0 +1,93 @@
+"""New classifiers on pretrained models, and those of decoders, held against Hugging Face."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import continua as ct
+from continua.convert import with_classes
+from continua.errors import ConfigError
+from tests.exact import stirred
+from tests.refusals import refused
+
+pytestmark = [pytest.mark.usefixtures("quiet_hugging_face"), pytest.mark.spec("B14")]
+
+NAMES = ("calm", "glad", "sad")
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+FEWER = {"num_key_value_heads": 2}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "GPT2": ("GPT2", {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 16}),
+    "Llama": ("Llama", {**SIZES, **FEWER}),
+    "Qwen3": ("Qwen3", {**SIZES, **FEWER, "head_dim": 8}),
+    "Gemma2": ("Gemma2", {**SIZES, **FEWER, "head_dim": 4, "attn_implementation": "eager"}),
+    "GPTNeoX": ("GPTNeoX", SIZES),
+    "OPT": ("OPT", {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 24,
+                    "word_embed_proj_dim": 16, "max_position_embeddings": 16}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_decoders_classify_at_the_last_token_as_hugging_face_does(family: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    name, options = FAMILIES[family]
+    labels = dict(enumerate(NAMES))
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=32, pad_token_id=0, bos_token_id=1, eos_token_id=2, id2label=labels,
+        label2id={name: number for number, name in labels.items()}, **options,
+    )  # fmt: skip
+    theirs = stirred(getattr(transformers, f"{name}ForSequenceClassification")(config).eval(), torch.float32)
+    theirs.save_pretrained(tmp_path / "theirs")
+    ids = torch.randint(3, 32, (3, 7), generator=torch.Generator().manual_seed(0))
+    observed = torch.ones_like(ids, dtype=torch.bool)
+    observed[1, 4:] = False
+    ids[1, 4:] = 0
+    model = ct.from_hf(tmp_path / "theirs")
+    with torch.no_grad():
+        wanted = theirs(ids, attention_mask=observed.long()).logits
+        assert (model(ct.Batch(ids, observed=observed)) - wanted).abs().max() <= 1e-6
+    assert model.readout.labels == NAMES
+    ct.to_hf(model, tmp_path / "ours")
+    again = type(theirs).from_pretrained(tmp_path / "ours").eval()
+    assert again.config.id2label == labels
+    for key, value in theirs.state_dict().items():
+        assert torch.equal(again.state_dict()[key], value), key
+
+
+BASES = {
+    "bert": lambda: ct.zoo.bert(vocab=32, d=8, heads=2, depth=2, context=8, masked_lm=True),
+    "roberta": lambda: ct.zoo.roberta(vocab=32, d=8, heads=2, depth=2, context=8),
+    "distilbert": lambda: ct.zoo.distilbert(vocab=32, d=8, heads=2, depth=2, context=8, labels=2),
+    "electra": lambda: ct.zoo.electra(vocab=32, d=8, heads=2, depth=2, context=8, table_width=4),
+    "gpt2": lambda: ct.zoo.gpt2(vocab=32, d=8, heads=2, depth=2, context=8),
+    "llama": lambda: ct.zoo.llama(vocab=32, d=8, heads=2, depth=2, m=12),
+}
+
+
+@pytest.mark.parametrize("family", BASES)
+def test_a_new_head_keeps_the_trunk_and_goes_to_hugging_face(family: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    base = BASES[family]()
+    model = with_classes(base, NAMES)
+    state = base.state_dict()
+    shared = {name for name in model.state_dict() if not name.startswith("readout")}
+    assert shared == {name for name in state if not name.startswith("readout")}
+    assert all(torch.equal(model.state_dict()[name], state[name]) for name in shared)
+    assert all(bool(parameter.isfinite().all()) for parameter in model.parameters())
+    assert bool(model.readout.head.coefficients.abs().max() > 0)
+    ids = torch.randint(3, 32, (2, 6), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(ct.from_hf(ct.to_hf(model, tmp_path))(ids), model(ids))
+    assert with_classes(model, NAMES) is model
+    assert with_classes(model, ("a", "b")).readout.labels == ("a", "b")
+    assert torch.equal(with_classes(base, NAMES)(ids), model(ids))  # drawn by a seed
+    assert not torch.equal(with_classes(base, NAMES, seed=1)(ids), model(ids))
+
+
+def test_models_without_a_place_for_classes_are_refused() -> None:
+    with refused(ConfigError, "albert", "BERT"):
+        with_classes(ct.zoo.albert(vocab=32, table_width=8, d=16, heads=2, depth=2, context=8), NAMES)
+    with refused(ConfigError, "Transformer", "from_hf"):
+        with_classes(ct.Transformer.continuous(vocab=32, at=ct.at(d=8, h=2, z=2)), NAMES)
+    with refused(ConfigError, "('a', 'a')", "no"):
+        with_classes(BASES["gpt2"](), ("a", "a"))
