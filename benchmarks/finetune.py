@@ -4,8 +4,8 @@
 
 Three shapes of about five million parameters with random weights, eight texts of 256 tokens: a BERT that classifies,
 a GPT-2 and a Llama that predict tokens. A step is what ``ct.fit`` does: forward, loss, backward, clipping, AdamW;
-float32, one thread, CPU time in interleaved rounds. ``attention`` adds rank 8 to the maps of attention, as ``with_lora``
-does by itself, ``all maps`` also to those of the feed-forward functional.
+float32, one thread, CPU time in interleaved rounds. ``attention`` adds rank 8 to the maps of attention, as
+``with_lora`` does by itself, ``all maps`` also to those of the feed-forward functional.
 """
 
 import argparse

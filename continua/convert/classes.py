@@ -50,6 +50,7 @@ def with_score(family: Architecture) -> Architecture:
         name = config["architectures"][0]
         for words in LANGUAGE:
             name = name.removesuffix(words)
+        name += "Text" if family.kind.endswith("_text") else ""  # beside a model of the same name that also sees
         return {**config, **described_labels(model.readout), "architectures": [f"{name}{CLASSES}"]}
 
     return Architecture(family.kind, build, names, describe, classes=(SCORE,))
