@@ -121,6 +121,9 @@ def run_beijing(runs: Runs) -> list[Row]:
 # --- co2 -------------------------------------------------------------------------------------------------------------
 
 
+STRETCH = (69, 26, 33, 156)  # weeks from one hidden stretch to the next, in it, how many there are, weeks around one
+
+
 def run_co2(runs: Runs) -> list[Row]:
     days, ppm = co2()
     there = np.isfinite(ppm)
@@ -141,7 +144,44 @@ def run_co2(runs: Runs) -> list[Row]:
         inside = (found[:, 0] <= ppm[asked]) & (ppm[asked] <= found[:, 2])
         return {"mae": float(np.abs(found[:, 1] - ppm[asked]).mean()), "inside": float(inside.mean())}
 
+    def stretches(seed: int) -> dict[str, float]:
+        """Half a year hidden again and again; each is asked for with quantiles that all the others calibrate."""
+        number = np.arange(len(days)) // STRETCH[0]
+        gone = (np.arange(len(days)) % STRETCH[0] < STRETCH[1]) & (number < STRETCH[2])
+        settings = SeriesSettings(batch=32, periods=(365.25,), window=160, share=0.6)
+        values = np.where(gone, np.nan, ppm)
+
+        def make(steps: int) -> ContinuaForecaster:
+            return ContinuaForecaster(steps=steps, settings=settings, verbose=0, random_state=seed)
+
+        def part(which: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+            """The points around a hidden stretch, its days and its values."""
+            own = gone & (number == which)
+            near = np.argsort(np.abs(days - days[own].mean()), kind="stable")[: STRETCH[3]]
+            near.sort()
+            return values[near], days[near], days[own], ppm[own]
+
+        steps = steps_for(make, lambda m: m.fit(values[None], times=days), runs.seconds(20.0))
+        model = make(steps).fit(values[None], times=days)
+        told, when, asked, truth = [np.stack(one) for one in zip(*map(part, range(STRETCH[2])), strict=True)]
+
+        def inside(rows: np.ndarray) -> np.ndarray:
+            """Of the known values, which lie within."""
+            found = model.predict_quantiles(told[rows], times=when[rows], at=asked[rows])[:, :, 0]
+            right = (found[..., 0] <= truth[rows]) & (truth[rows] <= found[..., 2])
+            return right[np.isfinite(truth[rows])]
+
+        every = np.arange(STRETCH[2])
+        before = inside(every)
+        each = []
+        for one in every:
+            rest = every != one
+            model.calibrate(told[rest], truth[rest], times=when[rest], y_times=asked[rest])
+            each.append(inside(every[~rest]))
+        return {"before": float(before.mean()), "inside": float(np.concatenate(each).mean())}
+
     found = [runs(f"co2, seed {seed}", lambda s=seed: ours(s)) for seed in SEEDS]
+    covered = [runs(f"co2, stretches, seed {seed}", lambda s=seed: stretches(s)) for seed in SEEDS]
     plain = float(np.abs(np.interp(days[asked], days[there & ~hidden], ppm[there & ~hidden]) - ppm[asked]).mean())
     note = f"a straight line across the gap {plain:.2f}; the 59 missing weeks stay missing"
     values = [run["mae"] for run in found]
@@ -151,7 +191,17 @@ def run_co2(runs: Runs) -> list[Row]:
     return [
         line(name, values, unit="ppm", target="< straight line", held=held, note=note),
         line("co2, truth between the quantiles 0.1 and 0.9", inside, unit="%", note="80 is right"),
+        _covered(covered),
     ]
+
+
+def _covered(found: list[dict[str, float]]) -> Row:
+    """Coverage of 80 % intervals over many hidden stretches, calibrated by the others of them."""
+    values = [100 * run["inside"] for run in found]
+    before = mean([100 * run["before"] for run in found])
+    held = 75 <= mean(values) <= 85
+    name = f"co2, {STRETCH[2]} hidden half years, truth between the quantiles 0.1 and 0.9, calibrated"
+    return line(name, values, unit="%", target="75 to 85", held=held, note=f"{before:.0f} before calibration")
 
 
 # --- nafld2 ----------------------------------------------------------------------------------------------------------

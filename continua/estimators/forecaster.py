@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from continua.data.ragged import Ragged
-from continua.errors import GridError, ShapeError
+from continua.errors import CheckpointError, GridError, ShapeError
+from continua.estimators import conformal
 from continua.estimators.base import (  # which refuses with a remedy where scikit-learn is not installed
     Array,
     RegressorMixin,
@@ -27,7 +28,8 @@ class ContinuaForecaster(RegressorMixin, SeriesEstimator):
     (in the clock of the series; one unit apart behind the last point unless given), NaN where nothing is known.
     ``fit(X)`` hides points of the series themselves and learns to fill them in, between and behind. Either way
     ``predict(X, at=times)`` answers at any times, ``predict_quantiles`` with the ``quantiles`` it was made for; these
-    never cross. The rest is as in ``ContinuaClassifier``.
+    never cross. ``calibrate`` moves them so that they cover what they promise. The rest is as in
+    ``ContinuaClassifier``.
     """
 
     def __init__(
@@ -72,7 +74,28 @@ class ContinuaForecaster(RegressorMixin, SeriesEstimator):
             self.scale_ = self.scale_.answering(targets)
             asked = Asked(self._asked(series, y_times, targets.shape[1]), targets)
             task = Answers(series, asked, self.scale_, levels, chosen.batch, chosen.change, held)
+        self.shift_: Array | None = None
         self._train(forecaster(self.scale_, levels, self._size, chosen, self.seed_), task, chosen, held is not None)
+        return self
+
+    def calibrate(self, X: Any, y: Any, times: Any = None, y_times: Any = None) -> "ContinuaForecaster":
+        """Move the quantiles by answers that ``fit`` has not seen, so that as many lie below each as its level says.
+
+        Arguments are those of ``fit``. The answers should be of the kind that will be asked for: stretches as long, as
+        far ahead. A second call replaces the first.
+        """
+        check_is_fitted(self)
+        series = self._read(X, times, reset=False)
+        levels = Quantiles(tuple(self.quantiles))
+        kept = (self.flat_, self.own_, self.ahead_)  # what fit was given is what predict answers
+        try:
+            targets = self._targets(y, len(series))
+            asked = self._asked(series, y_times, targets.shape[1])
+        finally:
+            self.flat_, self.own_, self.ahead_ = kept
+        found = self._quantiles(series, asked).numpy(force=True)
+        truth = self.scale_.to_answer(targets).double().numpy(force=True)
+        self.shift_ = conformal.shifts(found, truth, levels.levels)
         return self
 
     def _targets(self, y: Any, count: int) -> torch.Tensor:
@@ -115,24 +138,30 @@ class ContinuaForecaster(RegressorMixin, SeriesEstimator):
         self.ahead_ = tuple(ahead.tolist()) if count else self.ahead_
         return made
 
-    @torch.no_grad()
     def predict_quantiles(self, X: Any, times: Any = None, at: Any = None) -> Array:
         """The quantiles [n, q, channels, levels] at the times ``at``: [q] or [n, q], or those of fit behind the end."""
         check_is_fitted(self)
         series = self._read(X, times, reset=False)
-        levels = Quantiles(tuple(self.quantiles))
         if at is None:
             asked = series.end[:, None] + self.scale_.unit * torch.tensor(self.ahead_, dtype=torch.float64)
         else:
             asked = self._asked(series, at, 0)
+        found = self._quantiles(series, asked)
+        if self.shift_ is not None:
+            found = torch.from_numpy(conformal.moved(found.numpy(force=True), self.shift_))
+        made: Array = self.scale_.from_answer(found.movedim(-1, -2)).movedim(-2, -1).numpy(force=True)
+        return made
+
+    @torch.no_grad()
+    def _quantiles(self, series: Ragged, asked: torch.Tensor) -> torch.Tensor:
+        """What the model says [n, q, channels, levels], standardised."""
+        levels = Quantiles(tuple(self.quantiles))
         found = []
         for rows in torch.arange(len(series)).split(256):
             batch = question(self.scale_, series.rows(rows), asked[rows])
             guess: Any = batch.values
-            read = levels.read(self.model_(batch), guess[..., : self.channels_]).double()
-            found.append(self.scale_.from_answer(read.movedim(-1, -2)).movedim(-2, -1))
-        made: Array = torch.cat(found).numpy(force=True)
-        return made
+            found.append(levels.read(self.model_(batch), guess[..., : self.channels_]).double())
+        return torch.cat(found)
 
     def predict(self, X: Any, times: Any = None, at: Any = None) -> Array:
         """The middle quantile: [n] or [n, q] for answers of one variable, [n, q, channels] otherwise."""
@@ -157,7 +186,14 @@ class ContinuaForecaster(RegressorMixin, SeriesEstimator):
 
     def _fitted(self) -> dict[str, Any]:
         own = {"flat_": self.flat_, "own_": self.own_, "ahead_": list(self.ahead_)}
+        own["shift_"] = None if self.shift_ is None else self.shift_.tolist()
         return {**super()._fitted(), **own}
 
     def _remember(self, plain: dict[str, Any]) -> None:
         self.ahead_ = tuple(plain["ahead_"])
+        kept = plain.get("shift_")  # estimators of 0.1 have none
+        self.shift_ = None if kept is None else np.asarray(kept, dtype=np.float64)
+        if self.shift_ is not None and self.shift_.shape != (self.channels_, len(self.quantiles)):
+            got = list(self.shift_.shape)
+            remedy = "Calibrate the estimator again, and save it."
+            raise CheckpointError("the calibration does not fit the quantiles", got=got, remedy=remedy)
