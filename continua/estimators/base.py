@@ -172,21 +172,25 @@ class SeriesEstimator(BaseEstimator):
     # --- training ----------------------------------------------------------------------------------------------------
 
     def _train(self, model: Any, task: Task, chosen: SeriesSettings, held: bool) -> None:
-        done = fit(
-            model,
-            task,
-            steps=self.steps,
-            seed=self.seed_,
-            optimiser=ByRole(AdamW(chosen.lr, decay=chosen.decay)),
-            schedule=Cosine(floor=0.02),
-            evaluate_every=max(self.steps // 5, 1) if held else self.steps,
-            watch=_Slow(held) if self.verbose else lambda at: None,
-        )
+        self.history_ = self._fit(model, task, chosen, self.steps, held)
         # in double precision a prediction does not depend, in any digit that counts, on what it is predicted beside
         model.eval().double()
         self.model_ = model
-        self.history_ = done.history
         self.n_iter_ = self.steps
+
+    def _fit(self, model: Any, task: Task, chosen: SeriesSettings, steps: int, held: bool) -> list[dict[str, Any]]:
+        """Train a model; what was measured meanwhile."""
+        done = fit(
+            model,
+            task,
+            steps=steps,
+            seed=self.seed_,
+            optimiser=ByRole(AdamW(chosen.lr, decay=chosen.decay)),
+            schedule=Cosine(floor=0.02),
+            evaluate_every=max(steps // 5, 1) if held else steps,
+            watch=_Slow(held) if self.verbose else lambda at: None,
+        )
+        return done.history
 
     # --- saving ------------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,13 @@
 """Classifying irregular series, in the manner of scikit-learn."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from continua.data.generation import generator_for
+from continua.data.ragged import Ragged
 from continua.errors import ConfigError
 from continua.estimators.base import (  # which refuses with a remedy where scikit-learn is not installed
     Array,
@@ -18,6 +21,10 @@ from continua.estimators.base import (  # which refuses with a remedy where scik
 from continua.estimators.settings import SeriesSettings, classifier
 from continua.tasks.series import Classes
 
+PARTS = 3  # of the series, each held out once where something is chosen
+TRIAL = 4  # such a trial takes this part of the steps
+TIMES = 4  # that held-out series are changed and measured
+
 
 class ContinuaClassifier(ClassifierMixin, SeriesEstimator):
     """The class of a series, by a continuous Transformer over its own time stamps.
@@ -25,7 +32,8 @@ class ContinuaClassifier(ClassifierMixin, SeriesEstimator):
     ``fit(X, y)`` takes an array [n, t] or [n, t, channels], or a list of arrays [t] or [t, channels] of unequal
     length; NaN is a missing value; ``times=`` are stamps [t], [n, t] or a list. Trained on one sampling it serves
     others: ``predict(finer, times=…)``. ``d``, ``heads`` and ``depth`` are the native size of ``model_``, ``steps``
-    how long it is trained, ``settings`` all that seldom changes. ``verbose=0`` shows nothing.
+    how long it is trained, ``settings`` all that seldom changes. ``verbose=0`` shows nothing. ``position_`` says
+    whether the model was told times, which ``SeriesSettings(position=None)`` chooses on held-out parts of the series.
 
     >>> import numpy as np
     >>> t = np.arange(12.0)
@@ -60,10 +68,30 @@ class ContinuaClassifier(ClassifierMixin, SeriesEstimator):
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         chosen = self._settle(series)
         count = len(self.classes_)
+        if chosen.position is None:
+            chosen = replace(chosen, position=self._better_position(series, torch.from_numpy(numbers).long(), chosen))
+        self.position_ = bool(chosen.position)
         held = self._held(len(series), chosen.held_out)
         task = Classes(series, torch.from_numpy(numbers).long(), self.scale_, chosen.batch, chosen.change, held)
         self._train(classifier(self.scale_, count, self._size, chosen, self.seed_), task, chosen, held is not None)
         return self
+
+    def _better_position(self, series: Ragged, labels: torch.Tensor, chosen: SeriesSettings) -> bool:
+        """Whether times help: both ways are trained on parts of the series and measured on the rest, gone through the
+        same changes. The final fit takes the better one."""
+        parts = min(PARTS, len(series))
+        if parts < 2:
+            return True
+        order = torch.randperm(len(series), generator=generator_for("parts", self.seed_))
+        losses = {True: 0.0, False: 0.0}
+        for position in losses:
+            settings = replace(chosen, position=position)
+            for held in order.chunk(parts):
+                task = Classes(series, labels, self.scale_, chosen.batch, chosen.change, held.sort().values)
+                model = classifier(self.scale_, len(self.classes_), self._size, settings, self.seed_)
+                self._fit(model, task, settings, max(1, self.steps // TRIAL), False)
+                losses[position] += task.measured(model.eval(), TIMES)
+        return losses[True] <= losses[False]
 
     @torch.no_grad()
     def predict_proba(self, X: Any, times: Any = None) -> Array:
@@ -91,10 +119,12 @@ class ContinuaClassifier(ClassifierMixin, SeriesEstimator):
         return float((found == labels).mean())
 
     def _fitted(self) -> dict[str, Any]:
-        return {**super()._fitted(), "classes_": self.classes_.tolist(), "dtype": self.classes_.dtype.str}
+        own = {"classes_": self.classes_.tolist(), "dtype": self.classes_.dtype.str, "position_": self.position_}
+        return {**super()._fitted(), **own}
 
     def _remember(self, plain: dict[str, Any]) -> None:
         self.classes_ = np.array(plain["classes_"], dtype=plain["dtype"])
+        self.position_ = bool(plain.get("position_", True))  # estimators of 0.1 say nothing of it
         del self.dtype
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from continua.data.ragged import Ragged
-from continua.errors import CheckpointError, GridError, ShapeError
+from continua.errors import CheckpointError, ConfigError, GridError, ShapeError
 from continua.estimators import conformal
 from continua.estimators.base import (  # which refuses with a remedy where scikit-learn is not installed
     Array,
@@ -62,6 +62,9 @@ class ContinuaForecaster(RegressorMixin, SeriesEstimator):
         """Learn the answers ``y``, or, without them, to fill in points of the series."""
         series = self._read(X, times, reset=True)
         chosen = self._settle(series)
+        if chosen.position is None:
+            remedy = "Use position=True, or False where only distances count."
+            raise ConfigError("a forecaster is told whether times matter", got="position=None", remedy=remedy)
         levels = Quantiles(tuple(self.quantiles))
         held = self._held(len(series), chosen.held_out)
         if y is None:

@@ -20,7 +20,8 @@ class SeriesSettings:
 
     ``batch`` series a step; ``lr`` and ``decay`` are AdamW's; ``hidden`` is the width of the feed-forward map (3d if
     None). ``radii`` of the convolution are in units of time, ``degree`` of its polynomials; ``position`` tells the
-    model the time of a point, without it only distances count. ``unit`` is the unit of time (the median distance of
+    model the time of a point, without it only distances count; None lets a classifier try both on parts of the series
+    that are held out. ``unit`` is the unit of time (the median distance of
     neighbours if None), ``periods`` are cycles of the clock that matter, in its own unit. ``change`` is what training
     series go through. ``window`` and ``share``: see ``Filling``. ``held_out``: the share that is measured while
     training and not trained on.
@@ -32,7 +33,7 @@ class SeriesSettings:
     hidden: Count | None = None
     radii: tuple[Positive, ...] = (1.0, 2.0)
     degree: Whole = 2
-    position: bool = True
+    position: bool | None = True
     unit: float | None = None
     periods: tuple[Positive, ...] = ()
     change: Change = Change()  # noqa: RUF009  (frozen)
@@ -68,7 +69,7 @@ def classifier(scale: Scale, classes: int, size: Size, settings: SeriesSettings,
         m=settings.hidden,
         radii=settings.radii,
         degree=settings.degree,
-        position=settings.position,
+        position=settings.position is not False,
     )
     initialise(model, Scaled(), torch.Generator().manual_seed(seed))
     return model
@@ -91,7 +92,7 @@ def forecaster(
         m=settings.hidden,
         radii=settings.radii,
         degree=settings.degree,
-        position=settings.position,
+        position=settings.position is not False,
     )
     initialise(model, Scaled(), torch.Generator().manual_seed(seed))
     if isinstance(model.decoder.readout, Readout) and isinstance(model.decoder.readout.head, Expansion):

@@ -132,9 +132,26 @@ class Classes:
         return divergence(answer, teacher).sum()
 
     @torch.no_grad()
+    def measured(self, model: Any, times: int) -> float:
+        """The mean loss of the held-out series, each changed so many ``times`` as training series are."""
+        rows = self._measured_rows
+        loss = 0.0
+        for time in range(times):
+            generator = generator_for("changed", time)
+            for part in rows.split(256):
+                changed = self.change(self.series.rows(part), generator)
+                example = Example(self.scale.told(changed), self.labels[part])
+                loss += float(self.loss(model(example.batch), example))
+        return loss / (times * len(rows))
+
+    @property
+    def _measured_rows(self) -> Tensor:
+        return torch.arange(min(len(self.series), 256)) if self.held is None else self.held
+
+    @torch.no_grad()
     def evaluate(self, model: Any) -> Score:
         """Mean loss and accuracy of the held-out series."""
-        rows = torch.arange(min(len(self.series), 256)) if self.held is None else self.held
+        rows = self._measured_rows
         loss = 0.0
         right = 0
         for part in rows.split(256):

@@ -16,7 +16,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import continua as ct
 from continua.data.augmentation import Change
+from continua.errors import ConfigError
 from continua.estimators import ContinuaClassifier, ContinuaForecaster, SeriesSettings
+from continua.tasks.series import Classes
 
 TINY = {"d": 8, "heads": 2, "depth": 1, "verbose": 0, "random_state": 0}
 # enough training for what the checks ask of answers
@@ -232,3 +234,36 @@ def test_the_old_home_of_the_estimators_is_still_open() -> None:
         assert ct.recipes.ContinuaClassifier is ContinuaClassifier is ct.ContinuaClassifier
     with pytest.raises(AttributeError, match="ContinuaClasifier"):
         _ = ct.recipes.ContinuaClasifier
+
+
+@pytest.mark.spec("B4")
+@pytest.mark.parametrize("better", [True, False])
+def test_whether_times_help_is_chosen_on_held_out_parts(
+    better: bool, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values, stamps, kind = waves()
+    settings = SeriesSettings(position=None)
+    told: list[bool] = []
+    held: list[Any] = []
+    measured = Classes.measured
+
+    def looked(self: Classes, model: Any, times: int) -> float:
+        told.append(model.embed.position is not None)
+        held.append(self.held)
+        found = measured(self, model, times)
+        assert np.isfinite(found)
+        return found + (0.0 if told[-1] is better else 100.0)
+
+    monkeypatch.setattr(Classes, "measured", looked)
+    model = ContinuaClassifier(**TINY, steps=4, settings=settings).fit(values, kind, times=stamps)
+    assert told == [True] * 3 + [False] * 3
+    assert torch.cat(held[:3]).sort().values.tolist() == list(range(len(values))), "each series is held out once"
+    assert model.position_ is better
+    assert (model.model_.embed.position is not None) is better
+    assert ContinuaClassifier.load(model.save(tmp_path)).position_ is better
+
+
+@pytest.mark.spec("B4")
+def test_a_forecaster_chooses_no_position() -> None:
+    with pytest.raises(ConfigError, match=r"told whether times matter.*position=True"):
+        ContinuaForecaster(**TINY, steps=2, settings=SeriesSettings(position=None)).fit(np.ones((4, 6)), np.ones(4))
