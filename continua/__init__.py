@@ -30,7 +30,7 @@ _ROOMS = {
     "tasks": "",
     "training": "Elastic KineticEnergy Run fit load",
     "lab": "pareto",
-    "convert": "discretise distil elastic export from_gguf from_hf from_torch to_hf",
+    "convert": "discretise distil elastic export from_gguf from_hf from_torch to_hf transcribe",
     "recipes": "",
     "estimators": "ContinuaClassifier ContinuaForecaster",
 }

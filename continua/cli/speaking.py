@@ -45,3 +45,24 @@ def generate(
 
     writing = Writing(tokens, temperature, top_k, top_p, seed, samples, draft, ahead, compiles)
     go(run, prompt, at, which, writing, streams, ready(device, threads), trust)
+
+
+def transcribe(
+    model: Annotated[
+        Path, typer.Argument(help="A Whisper: a Hugging Face folder, a cached org/name, or a .pt file of OpenAI's.")
+    ],
+    file: Annotated[Path, typer.Argument(help="A WAV file, of any rate and length.")],
+    language: Annotated[str, typer.Option(help="What is spoken, such as de; found out if left out.")] = "",
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="A tokenizer.json or .tiktoken file, where none lies beside the model.")
+    ] = None,
+    times: Annotated[bool, typer.Option("--times", help="A line for each window, with its times.")] = False,
+    at: Annotated[str, typer.Option(help="Another size, for example z=3.")] = "",
+    *,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Write down what is said in a WAV file."""
+    from continua.cli.transcribe import run as go
+
+    go(model, file, language, tokenizer, times, at, ready(device, threads))

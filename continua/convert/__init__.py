@@ -12,13 +12,17 @@ from continua.convert.names import Entry, Layout, NameMap
 from continua.convert.profiles import best_profile, best_steps
 from continua.convert.tokenizer import read_tokeniser
 from continua.convert.torch_nn import from_torch
+from continua.convert.transcription import Heard, Transcriber, Transcript, transcribe
 from continua.convert.whisper import from_whisper
 
 __all__ = [
     "Entry",
     "Exported",
+    "Heard",
     "Layout",
     "NameMap",
+    "Transcriber",
+    "Transcript",
     "best_left_out",
     "best_profile",
     "best_steps",
@@ -32,6 +36,7 @@ __all__ = [
     "from_whisper",
     "read_tokeniser",
     "to_hf",
+    "transcribe",
     "with_classes",
     "with_corrections",
 ]

@@ -23,12 +23,12 @@ class SpecialTokens:
 def special_tokens(folder: Path, vocab: int) -> SpecialTokens:
     """Read them from ``generation_config.json``, and what is not there from ``config.json``; others are left out."""
     said = generation_settings(folder)
-    begin = _numbers(said.get("bos_token_id"), vocab)
-    start = _numbers(said.get("decoder_start_token_id"), vocab)[:1]
-    forced = _numbers(said.get("forced_bos_token_id"), vocab)[:1] if start else ()
+    begin = token_numbers(said.get("bos_token_id"), vocab)
+    start = token_numbers(said.get("decoder_start_token_id"), vocab)[:1]
+    forced = token_numbers(said.get("forced_bos_token_id"), vocab)[:1] if start else ()
     return SpecialTokens(
         begin=begin[0] if begin else None,
-        ends=_numbers(said.get("eos_token_id"), vocab),
+        ends=token_numbers(said.get("eos_token_id"), vocab),
         start=start + forced,
     )
 
@@ -46,7 +46,7 @@ def _given(said: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def _numbers(said: Any, vocab: int) -> tuple[int, ...]:
+def token_numbers(said: Any, vocab: int) -> tuple[int, ...]:
     """One number or a list of them; those that are tokens."""
     several = said if isinstance(said, list) else [said]
     return tuple(one for one in several if isinstance(one, int) and not isinstance(one, bool) and 0 <= one < vocab)

@@ -73,6 +73,10 @@ class Pieces:
         """The text, without the tokens that begin and end it."""
         return str(self.made.decode([int(i) for i in ids]))
 
+    def encode_part(self, text: str) -> Tensor:
+        """Token numbers [n] of a text that has the tokens that begin and end it written in it, or has none."""
+        return torch.tensor(self.made.encode(text, add_special_tokens=False).ids, dtype=torch.int64)
+
 
 def read_tokeniser(folder: Path) -> Pieces:
     """The tokeniser of a folder, from its ``tokenizer.json``."""
@@ -80,6 +84,11 @@ def read_tokeniser(folder: Path) -> Pieces:
     if not file.is_file():
         remedy = "Copy the tokenizer.json of the model into its folder."
         raise CheckpointError("a text needs a tokeniser", got=f"no {file.name} in {folder}", remedy=remedy)
+    return read_tokeniser_file(file)
+
+
+def read_tokeniser_file(file: Path) -> Pieces:
+    """The tokeniser that a ``tokenizer.json`` describes."""
     try:
         from tokenizers import Tokenizer
     except ImportError as missing:

@@ -12,6 +12,8 @@ from continua.data.labelled import LabelledTexts, labelled_texts
 from continua.data.navier_stokes import vorticity_pairs, vorticity_paths
 from continua.data.pairs import Pairs, lattice
 from continua.data.ragged import Ragged
+from continua.data.sound import Sound, read_wav
+from continua.data.spectrogram import log_mel
 from continua.data.store import cached, generated
 from continua.data.token_files import TokenFiles, built
 from continua.data.tokens import BytePairs, Characters, Tokeniser
@@ -26,6 +28,7 @@ __all__ = [
     "LabelledTexts",
     "Pairs",
     "Ragged",
+    "Sound",
     "TokenFiles",
     "Tokeniser",
     "built",
@@ -41,10 +44,12 @@ __all__ = [
     "generator_for",
     "labelled_texts",
     "lattice",
+    "log_mel",
     "observed_pixels",
     "point_sets",
     "python_source",
     "read_idx",
+    "read_wav",
     "resampled",
     "sentences",
     "sources_in",
