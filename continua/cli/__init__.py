@@ -15,7 +15,7 @@ from continua.cli.learning import finetune
 from continua.cli.options import Device, Threads, ready
 from continua.cli.reading import classify, embed
 from continua.cli.simulate.command import app as simulations
-from continua.cli.speaking import generate, transcribe
+from continua.cli.speaking import chat, generate, transcribe
 
 app = typer.Typer(
     help="Continua: Transformers whose every axis is continuous.",
@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 app.add_typer(simulations, name="simulate")
 app.add_typer(datasets, name="data")
-for command in (export, plan, serve, studio, classify, embed, generate, finetune, transcribe):
+for command in (export, plan, serve, studio, classify, embed, generate, finetune, transcribe, chat):
     app.command()(command)
 
 

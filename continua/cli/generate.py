@@ -171,7 +171,7 @@ def _answer(author: Author, source: torch.Tensor, writing: Writing, generator: t
     count = writing.tokens
     if author.room is not None:
         count = max(1, min(count, author.room - start.shape[1] + 1))
-    yield from _until_the_end(author, asked, count, writing, generator)
+    yield from until_the_end(author, asked, count, writing, generator)
 
 
 def _numbers(author: Author, ids: torch.Tensor, writing: Writing, generator: torch.Generator) -> Iterator[int]:
@@ -182,7 +182,7 @@ def _numbers(author: Author, ids: torch.Tensor, writing: Writing, generator: tor
         seen = ids if room is None or ids.shape[1] + count - 1 <= room else ids[:, -max(1, room // 2) :]
         piece = count if room is None else min(count, room - seen.shape[1] + 1)
         new = list[int]()
-        for token in _until_the_end(author, Batch(seen), piece, writing, generator):
+        for token in until_the_end(author, Batch(seen), piece, writing, generator):
             new.append(token)
             yield token
         if len(new) < piece:
@@ -191,7 +191,7 @@ def _numbers(author: Author, ids: torch.Tensor, writing: Writing, generator: tor
         count -= piece
 
 
-def _until_the_end(
+def until_the_end(
     author: Author, prompt: Batch, count: int, writing: Writing, generator: torch.Generator
 ) -> Iterator[int]:
     """Up to ``count`` tokens; the one that ends the text is not among them."""

@@ -14,10 +14,10 @@ from rich.progress import Progress
 from continua.axes import Discretisation
 from continua.cli.folders import Opened, open_model
 from continua.cli.pareto import FILE
+from continua.convert.chat import chat_ends, template_in
 from continua.errors import ConfigError
 from continua.lab import Pareto
 from continua.serve import Limits
-from continua.serve.chat import template_in
 from continua.serve.service import Rules, Served, Service, size_name
 from continua.serve.start import BACKLOG, bound, check_open, web_server
 
@@ -92,7 +92,6 @@ def run(path: Path, where: Listening, device: torch.device) -> None:
 def served_of(opened: Opened, name: str, device: torch.device) -> Served:
     """What a folder serves: its model, tokeniser, chat template, and losses by size where they were measured."""
     model = opened.model.to(device).eval()
-    end = opened.ends()[1]
     losses: dict[str, tuple[Discretisation, float]] = {}
     table = opened.folder / FILE
     if table.is_file():
@@ -100,7 +99,8 @@ def served_of(opened: Opened, name: str, device: torch.device) -> Served:
             chosen = model.settle(point.at)
             losses.setdefault(size_name(chosen), (chosen, point.loss))
     template = template_in(opened.folder) if opened.is_hf or opened.run is None else None
-    return Served(name, model, opened.tokens(), () if end is None else (end,), template, losses)
+    tokens = opened.tokens()
+    return Served(name, model, tokens, chat_ends(template, tokens, opened.special()), template, losses)
 
 
 def _tell(console: Console, service: Service) -> None:

@@ -47,6 +47,29 @@ def generate(
     go(run, prompt, at, which, writing, streams, ready(device, threads), trust)
 
 
+def chat(
+    folder: Annotated[Path, typer.Argument(help="A Hugging Face folder with a chat template, or a cached org/name.")],
+    system: Annotated[str, typer.Option(help="What the model is told before the first message.")] = "",
+    tokens: Annotated[int, typer.Option(help="How many tokens an answer has at most.")] = 512,
+    at: Annotated[str, typer.Option(help="Another size, for example z=3.")] = "",
+    *,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.7,
+    top_k: Annotated[int | None, typer.Option(help="Draw from this many likeliest tokens only.")] = None,
+    top_p: Annotated[
+        float, typer.Option(help="Draw from the likeliest tokens that reach this probability only.")
+    ] = 0.95,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same answers.")] = 0,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Talk with a model: each line is a message, and its answer is printed as it is written. Works in a pipe too."""
+    from continua.cli.chat import run as go
+    from continua.cli.generate import Writing
+
+    cut = 1.0 if temperature == 0 else top_p
+    go(folder, system, at, Writing(tokens, temperature, top_k, cut, seed), ready(device, threads))
+
+
 def transcribe(
     model: Annotated[
         Path, typer.Argument(help="A Whisper: a Hugging Face folder, a cached org/name, or a .pt file of OpenAI's.")

@@ -35,7 +35,7 @@ class ByteRanks:
         """The tokens of a short word: bytes, of which the pair with the lowest rank is joined until none is known.
 
         >>> ByteRanks((b"a", b"b", b"ab", b"aba")).parts("abab")
-        [3, 1]
+        [2, 2]
         """
         parts = [bytes([byte]) for byte in text.encode()]
         while len(parts) > 1:

@@ -146,7 +146,7 @@ def _numbers(data: bytes, header: _Header) -> NDArray[np.float32]:
     if header.kind == FLOATING:
         return np.frombuffer(data, f"<f{header.bits // 8}").astype(np.float32)
     if header.bits == 8:  # these alone have no sign
-        return (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
+        return ((np.frombuffer(data, np.uint8) - 128.0) / 128.0).astype(np.float32)
     if header.bits == 24:
         wide = np.zeros((len(data) // 3, 4), np.uint8)
         wide[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)

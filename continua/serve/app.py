@@ -85,10 +85,8 @@ class Server:
         check_fields(said, CHAT)
         service = self.writer()
         options = wanted(said)
-        prompt = service.prompt_of(messages_of(said.get("messages")))
-        return await self._answer(
-            request, [service.ask(prompt, options, "messages")], options, _Chat(self.name, "chatcmpl")
-        )
+        ask = await asyncio.to_thread(service.chat, messages_of(said.get("messages")), options)
+        return await self._answer(request, [ask], options, _Chat(self.name, "chatcmpl"))
 
     async def _answer(self, request: Request, asks: Sequence[Ask], options: Wanted, shape: "_Shape") -> Response:
         service = self.writer()

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from continua.axes import Discretisation, at
+from continua.convert.chat import ChatTemplate, encoded_part
 from continua.data.tokens import Tokeniser
 from continua.errors import ConfigError, ContinuaError
 from continua.operators import Attention
-from continua.serve.chat import ChatTemplate, joined
+from continua.serve.chat import joined
 from continua.serve.decoder import Decoder
 from continua.serve.engine import Engine, Limits
 from continua.serve.front import Front, front_of
@@ -79,14 +80,20 @@ class Service:
 
     # --- from requests to asks ----------------------------------------------------------------------------------------
 
-    def prompt_of(self, messages: Sequence[dict[str, str]]) -> str:
-        """The prompt of a chat."""
+    def chat(self, messages: Sequence[dict[str, str]], wanted: Wanted) -> Ask:
+        """A checked ask for the next message. The template of a folder may take two seconds: not for an event loop."""
         template = self.served.template
-        return joined(messages) if template is None else template.prompt(messages)
+        if template is None:
+            return self.ask(joined(messages), wanted, "messages")
+        try:
+            text = template.prompt(messages)
+        except ContinuaError as problem:
+            raise Refusal(400, str(problem)[:300], param="messages") from None
+        return self.ask(text, wanted, "messages", is_part=True)
 
-    def ask(self, prompt: str | Sequence[int], wanted: Wanted, param: str) -> Ask:
-        """A checked ask."""
-        ids = self._ids(prompt, param)
+    def ask(self, prompt: str | Sequence[int], wanted: Wanted, param: str, is_part: bool = False) -> Ask:
+        """A checked ask; ``is_part``: the tokens that begin and end a text are written in the prompt already."""
+        ids = self._ids(prompt, param, is_part)
         size = self.size_of(wanted.model)
         room = self.context - len(ids) + 1  # the last token that is written need not be read
         if room < 1:
@@ -103,7 +110,7 @@ class Service:
         seed = None if wanted.seed is None else wanted.seed % 2**63
         return Ask(tuple(ids), tokens, wanted.sampling, frozenset(self.served.ends), seed, latency, size)
 
-    def _ids(self, prompt: str | Sequence[int], param: str) -> list[int]:
+    def _ids(self, prompt: str | Sequence[int], param: str, is_part: bool) -> list[int]:
         if not isinstance(prompt, str):
             if max(prompt) >= self.vocab:
                 raise Refusal(400, f"Tokens are numbers from 0 to {self.vocab - 1}.", param=param)
@@ -112,7 +119,8 @@ class Service:
             words = f"This model reads {self.context} tokens at most. Shorten the prompt."
             raise Refusal(400, words, param=param, code="context_length_exceeded")
         try:
-            ids: list[int] = self.served.tokens.encode(prompt).tolist()
+            tokens = self.served.tokens
+            ids: list[int] = (encoded_part(prompt, tokens) if is_part else tokens.encode(prompt)).tolist()
         except (ContinuaError, UnicodeError, TypeError) as problem:
             raise Refusal(400, f"The prompt cannot be read: {str(problem)[:300]}", param=param) from None
         if not ids:

@@ -17,7 +17,6 @@ from continua.data.tokens import Characters
 from continua.models import zoo
 from continua.serve import Limits
 from continua.serve.app import Gate, Server
-from continua.serve.chat import ChatTemplate
 from continua.serve.service import Rules, Served, Service, size_name
 from continua.serve.start import bound, web_server
 from tests.exact import stirred
@@ -89,4 +88,4 @@ def server(served: Served) -> Iterator[Running]:
     assert not thread.is_alive()
 
 
-__all__ = ["ChatTemplate", "Running", "losses", "running", "tiny"]
+__all__ = ["Running", "losses", "running", "tiny"]

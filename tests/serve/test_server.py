@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,14 +19,14 @@ import pytest
 import torch
 
 import continua as ct
+from continua.convert.chat import ChatTemplate
 from continua.data.tokens import Characters
 from continua.models import zoo
+from continua.serve import Limits
 from continua.serve.app import Gate, Server
-from continua.serve.chat import ChatTemplate, template_in
 from continua.serve.embedding import Embedder
-from continua.serve.service import Served
+from continua.serve.service import Rules, Served, Service
 from continua.serve.start import bound, check_open
-from continua.serve.wire import Refusal
 from continua.serve.writing import TextWriter
 from tests.refusals import refused
 from tests.serve.conftest import ALPHABET, CONTEXT, KEY, Running, running
@@ -287,40 +288,26 @@ def test_metrics_are_counted(server: Running) -> None:
 # --- chats ------------------------------------------------------------------------------------------------------------
 
 TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant:{% endif %}"
+    "{% for m in messages %}{% if m.role == 'root' %}{{ raise_exception('no such role') }}{% endif %}"
+    "{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 )
 
 
-def rendered(template: ChatTemplate, messages: list[dict[str, str]]) -> str:
-    """The prompt, or nothing where the template is refused."""
-    try:
-        return template.prompt(messages)
-    except Refusal as refusal:
-        return "" if refusal.status == 400 else str(refusal)
-
-
-@pytest.mark.spec("B13")
-def test_a_template_is_rendered_in_a_sandbox(tmp_path: Path) -> None:
-    messages = [{"role": "user", "content": "hi"}]
-    assert ChatTemplate(TEMPLATE, begin="<s>").prompt(messages) == "<s>user: hi\nassistant:"
-    for evil in (
-        "{{ messages.__class__.__mro__ }}",
-        "{{ ''.__class__.__base__.__subclasses__() }}",
-        "{{ messages.append(1) }}",
-        "{{ raise_exception('no system') }}",
-        "{% for i in range(10**9) %}{{ i }}{% endfor %}",
-        "{% include '/etc/passwd' %}",
-        "{{ 1 / 0 }}",
-        "{% broken",
-    ):
-        assert rendered(ChatTemplate(evil), messages) == "", evil
-    (tmp_path / "tokenizer_config.json").write_text(
-        json.dumps({"chat_template": TEMPLATE, "eos_token": {"content": "E"}})
+@pytest.mark.spec("B13", "B14")
+def test_a_chat_is_written_behind_its_template(served: Served) -> None:
+    service = Service(replace(served, template=ChatTemplate(TEMPLATE)), Limits(batch=1, queue=2), Rules())
+    web, url, thread = running(Server(service, None, Gate(KEY)))
+    client = Running(service, url).client
+    said = client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": "hi"}], max_tokens=8, temperature=0
     )
-    assert template_in(tmp_path) == ChatTemplate(TEMPLATE, "", "E")
-    (tmp_path / "tokenizer_config.json").write_text("[")
-    assert template_in(tmp_path) is None
+    assert said.usage.prompt_tokens == len("user: hi\nassistant:")
+    assert said.choices[0].message.content == alone(service.served.model, "user: hi\nassistant:", 8)
+    with pytest.raises(openai.BadRequestError, match="no such role"):
+        client.chat.completions.create(model="tiny", messages=[{"role": "root", "content": "hi"}])
+    web.should_exit = True
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_text_comes_in_sure_pieces() -> None:
