@@ -28,6 +28,7 @@ from continua.devices import find_device
 from continua.errors import CheckpointError, ConfigError, nearest
 from continua.models import Batch, EncoderDecoder, Frames, View
 from continua.models.frames import STRIDE
+from continua.settings import checked
 from continua.typing import Float, Tensor
 
 SILENT = 1e-4  # largest sample of a window that is not listened to: −80 dB
@@ -186,6 +187,7 @@ class Transcriber:
         return known[language]
 
 
+@checked
 def transcribe(
     place: str | Path,
     sound: str | Path | Sound,

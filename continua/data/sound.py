@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from continua import memory
-from continua.errors import ConfigError
+from continua.errors import ConfigError, ShapeError
 from continua.typing import Float, Tensor
 
 PLAIN, FLOATING, EXTENSIBLE = 1, 3, 0xFFFE  # how samples are written
@@ -36,6 +36,17 @@ class Sound:
     samples: Float[Tensor, "n"]
     rate: int
 
+    def __post_init__(self) -> None:
+        heard = self.samples
+        if not isinstance(heard, Tensor) or heard.dim() != 1 or not heard.is_floating_point():
+            got = f"{heard.dtype} {list(heard.shape)}" if isinstance(heard, Tensor) else type(heard).__name__
+            raise ShapeError("a sound is one channel of floats [n]", got=got, remedy="Average the channels first.")
+        if not SLOWEST <= self.rate <= QUICKEST:
+            remedy = "Give samples a second, such as 16000."
+            raise ConfigError(f"a rate is between {SLOWEST} and {QUICKEST}", got=self.rate, remedy=remedy)
+        if not bool(torch.isfinite(heard).all()):
+            raise ConfigError("samples are numbers", got="NaN or infinity", remedy=AGAIN)
+
     @property
     def seconds(self) -> float:
         """How long it is."""
@@ -43,6 +54,7 @@ class Sound:
 
     def at_rate(self, rate: int) -> "Sound":
         """The same sound with another number of samples a second; what is too high for it is filtered out."""
+        Sound(self.samples[:0], rate)  # refuses what is no rate
         return self if rate == self.rate else Sound(resampled_sound(self.samples, self.rate, rate), rate)
 
 
@@ -78,8 +90,6 @@ def read_wav(path: str | Path) -> Sound:
     memory.require(8 * header.channels * count, f"the sound of {path.name}", "Cut it into shorter files.")
     heard = _numbers(data[: count * header.width], header)
     one = heard.reshape(count, header.channels).mean(1, dtype=np.float64).astype(np.float32)
-    if not np.isfinite(one).all():
-        raise ConfigError("samples are numbers", got=f"NaN or infinity in {path}", remedy=AGAIN)
     return Sound(torch.from_numpy(one), header.rate)
 
 

@@ -304,6 +304,9 @@ def test_bad_input_is_answered_with_a_sentence(folder: Path, tmp_path: Path) -> 
         assert "Traceback" not in done.stderr
     with refused(ConfigError, "none", "Give some sound"):
         ct.transcribe(folder, Sound(torch.zeros(0), 16000))
+    for wrong in ({"language": 5}, {"device": 3}, {"at": "z=1"}):
+        with refused(ConfigError, "", ""):
+            ct.transcribe(folder, Sound(torch.zeros(9), 16000), **wrong)
 
 
 # --- real weights, real speech ---------------------------------------------------------------------------------------

@@ -119,6 +119,19 @@ def test_what_is_too_high_does_not_fold_back() -> None:
     assert resampled_sound(torch.sin(2 * torch.pi * 9000 * t), 48000, 16000)[200:-200].abs().max() < 1e-5
 
 
+def test_what_is_no_sound_is_refused() -> None:
+    for wrong in (torch.zeros(2, 9), torch.zeros(9, dtype=torch.int16), [0.0]):
+        with refused(ShapeError, "", "Average the channels"):
+            Sound(wrong, 16000)
+    for rate in (0, -1, 10**7):
+        with refused(ConfigError, str(rate), "samples a second"):
+            Sound(torch.zeros(9), rate)
+        with refused(ConfigError, str(rate), "samples a second"):
+            Sound(torch.zeros(9), 16000).at_rate(rate)
+    with refused(ConfigError, "NaN or infinity", "again"):
+        Sound(torch.tensor([0.0, torch.inf]), 16000)
+
+
 def by_hand(samples: np.ndarray, channels: int) -> np.ndarray:
     """The spectrogram by its formulas, frame by frame in float64."""
     mirrored = np.concatenate([samples[200:0:-1], samples, samples[-2:-202:-1]])
