@@ -1,5 +1,7 @@
 """Errors that say what was wrong, what was got, and how to mend it."""
 
+from typing import Any
+
 
 class ContinuaError(ValueError):
     """Base of every error a user can cause: one sentence with what was got, one with a remedy.
@@ -11,6 +13,16 @@ class ContinuaError(ValueError):
     def __init__(self, what: str, *, got: object = None, remedy: str = "") -> None:
         sentence = what if got is None else f"{what}, got {got}"
         super().__init__(f"{sentence}. {remedy}".strip() if remedy else f"{sentence}.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Its sentence as it is: one process tells the others why it ends."""
+        return _said_again, (type(self), str(self)), dict(vars(self))
+
+
+def _said_again(kind: type[ContinuaError], sentence: str) -> ContinuaError:
+    error = kind.__new__(kind)
+    error.args = (sentence,)
+    return error
 
 
 class ShapeError(ContinuaError):

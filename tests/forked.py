@@ -19,7 +19,14 @@ import torch
 
 RANKS = 2
 PATIENCE = 300.0  # seconds
-IMPORTED = ["torch._dynamo", "torch.distributed.fsdp", "continua.training", "continua.cli.fit", "tests.cases"]
+IMPORTED = [
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.checkpoint",
+    "continua.training",
+    "continua.cli.fit",
+    "tests.cases",
+]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import typer
 
 from continua import __version__
 from continua.cli.datasets import app as datasets
-from continua.cli.deploy import export, plan, serve, studio
+from continua.cli.deploy import export, gather, plan, serve, studio
 from continua.cli.failures import report
 from continua.cli.learning import finetune
 from continua.cli.options import Device, Threads, ready
@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 app.add_typer(simulations, name="simulate")
 app.add_typer(datasets, name="data")
-for command in (export, plan, serve, studio, classify, embed, generate, finetune, transcribe, chat):
+for command in (export, gather, plan, serve, studio, classify, embed, generate, finetune, transcribe, chat):
     app.command()(command)
 
 

@@ -108,3 +108,12 @@ def plan(
 
     wishes = Wishes(device, devices, batch, context, precision, optimiser, out)
     go(folder, wishes, Shape(d, heads, depth, vocab), Figures(efficiency, memory, tflops, node, inside, outside))
+
+
+def gather(
+    run: Annotated[Path, typer.Argument(help="A run of many processes.")],
+) -> None:
+    """Write the checkpoints of a run that lie in shards as one file of weights each, in their place."""
+    from continua.cli.gather import run as go
+
+    go(run)

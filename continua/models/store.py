@@ -115,14 +115,28 @@ def load(folder: str | Path) -> Any:
             described = _described_beside(folder, about)
             warnings.warn(f"{folder / CONFIG} is of another save: the one in {WEIGHTS} is used.", stacklevel=2)
         changed = _mark(described, about["content"]) != about[MARK]
-    _refuse_larger(described["model"], tensors, folder)
-    model = _unchanged(folder, described["model"]) if changed else from_plain(described["model"])
+    if changed:
+        _refuse_larger(described["model"], tensors, folder)
+        _fitting(_unchanged(folder, described["model"]), tensors, folder)
+        raise _changed(folder / CONFIG)
+    model = built(described["model"], tensors, folder)
+    if MARK in described and MARK not in about:
+        raise _changed(folder / WEIGHTS)
+    return model
+
+
+def built(plain: Any, tensors: Mapping[str, torch.Tensor], folder: Path) -> Any:
+    """The model of a description, with these weights; ``folder`` is where both were found."""
+    _refuse_larger(plain, tensors, folder)
+    model = _fitting(from_plain(plain), tensors, folder)
+    model.load_state_dict(tensors, assign=True)  # take the tensors themselves, so that each keeps its own dtype
+    return model
+
+
+def _fitting(model: Any, tensors: Mapping[str, torch.Tensor], folder: Path) -> Any:
     wanted = model.state_dict()
     check_names(set(tensors), set(wanted), folder)
     check_shapes(tensors, wanted, folder)
-    if changed or (MARK in described and MARK not in about):
-        raise _changed(folder / (CONFIG if changed else WEIGHTS))
-    model.load_state_dict(tensors, assign=True)  # take the tensors themselves, so that each keeps its own dtype
     return model
 
 

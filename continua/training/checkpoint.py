@@ -15,12 +15,13 @@ from safetensors.torch import load_file, save_file
 
 from continua.errors import CheckpointError
 from continua.files import fault_of, flush, read_bytes, sha256_of
-from continua.models.store import not_finite
+from continua.models.store import WEIGHTS, not_finite
 from continua.typing import Tensor
 
 STATE = "state.json"
 PREFIX = "step-"
-NEEDED = ("model.safetensors", "config.json", "progress.json")  # what every checkpoint of a run has
+NEEDED = (WEIGHTS, "config.json", "progress.json")  # what every checkpoint of a run has
+SHARD = "shard-"  # what files of several processes begin with, instead of one with all weights
 
 
 def write(root: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], texts: Mapping[str, Any]) -> Path:
@@ -31,34 +32,63 @@ def write(root: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], te
     finite are refused: the checkpoints before stay the ones to go back to.
     """
     for kind, values in tensors.items():
-        ruined = not_finite(values)
-        if ruined is not None:
-            remedy = "The checkpoints before it stay."
-            raise CheckpointError("a checkpoint must be finite", got=f"{ruined} of the {kind} is not", remedy=remedy)
-    target = place(root, step)
-    aside = root / f".{target.name}.partial"
-    shutil.rmtree(aside, ignore_errors=True)
+        refuse_ruined(kind, values)
     try:
-        root.mkdir(exist_ok=True)  # not its parents: a run that was moved away is not begun again where it was
-        aside.mkdir()
+        aside = begin(root, step)
         for name, group in tensors.items():
             save_file({k: v.detach().contiguous() for k, v in group.items()}, aside / f"{name}.safetensors")
-        for name, value in texts.items():
-            (aside / f"{name}.json").write_text(json.dumps(value, indent=1), encoding="utf-8")
-        sums = {path.name: _sum(path) for path in sorted(aside.iterdir())}
-        (aside / STATE).write_text(json.dumps({"step": step, "files": sums}, indent=1), encoding="utf-8")
-        mode = stat.S_IMODE((aside / STATE).stat().st_mode)
-        for path in aside.iterdir():
-            os.chmod(path, mode)  # safetensors writes files for their owner alone
-            _flush(path)
-        _flush(aside)
-        _swap(aside, target)
-        _flush(root)
+        return complete(root, step, texts, {path.name: _sum(path) for path in sorted(aside.iterdir())})
     except SafetensorError as problem:  # its own name for a disk that is full or cannot be written
         raise OSError(str(problem)) from problem
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        give_up(root, step)
+
+
+def refuse_ruined(kind: str, values: Mapping[str, Tensor]) -> None:
+    """Say which tensor is not finite."""
+    ruined = not_finite(values)
+    if ruined is not None:
+        remedy = "The checkpoints before it stay."
+        raise CheckpointError("a checkpoint must be finite", got=f"{ruined} of the {kind} is not", remedy=remedy)
+
+
+def partial(root: Path, step: int) -> Path:
+    """Where the checkpoint of a step is written."""
+    return root / f".{place(root, step).name}.partial"
+
+
+def begin(root: Path, step: int) -> Path:
+    """An empty folder aside for the files of a step."""
+    give_up(root, step)
+    root.mkdir(exist_ok=True)  # not its parents: a run that was moved away is not begun again where it was
+    aside = partial(root, step)
+    aside.mkdir()
+    return aside
+
+
+def complete(root: Path, step: int, texts: Mapping[str, Any], sums: Mapping[str, str]) -> Path:
+    """Add texts and the list of checksums to the tensors that lie aside, and give the folder its name."""
+    aside = partial(root, step)
+    listed = dict(sums)
+    for name, value in texts.items():
+        file = aside / f"{name}.json"
+        file.write_text(json.dumps(value, indent=1), encoding="utf-8")
+        listed[file.name] = _sum(file)
+    (aside / STATE).write_text(json.dumps({"step": step, "files": listed}, indent=1), encoding="utf-8")
+    mode = stat.S_IMODE((aside / STATE).stat().st_mode)
+    for path in aside.iterdir():
+        os.chmod(path, mode)  # safetensors writes files for their owner alone
+        _flush(path)
+    _flush(aside)
+    target = place(root, step)
+    _swap(aside, target)
+    _flush(root)
     return target
+
+
+def give_up(root: Path, step: int) -> None:
+    """Remove what lies aside for a step."""
+    shutil.rmtree(partial(root, step), ignore_errors=True)
 
 
 def _swap(aside: Path, target: Path) -> None:
@@ -133,7 +163,7 @@ def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint, or ``None``.
 
     Its files are those that its list names, plain ones inside its folder; each has its SHA-256, and the weights are
-    finite.
+    finite. Shards are read with their headers, so none lies there that is not in the list.
     """
     if path.is_symlink():
         return "it is a link"
@@ -143,7 +173,10 @@ def damage(path: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         fault = fault_of(path / STATE)
         return f"{STATE} {fault}" if fault else f"{STATE}: {type(problem).__name__}"
-    for name in dict.fromkeys([*listed, *NEEDED]):
+    shards = any(is_shard(name) for name in listed)
+    needed = [name for name in NEEDED if not (shards and name == WEIGHTS)]
+    strays = [file.name for file in path.glob(f"{SHARD}*")]
+    for name in dict.fromkeys([*listed, *needed, *strays]):
         if name not in listed:
             return f"{name} is not in its list"
         if Path(name).name != name:
@@ -152,6 +185,17 @@ def damage(path: Path) -> str | None:
         if fault is not None:
             return f"{name} {fault}"
     return None
+
+
+def missing(path: Path) -> str | None:
+    """The first file of a checkpoint that cannot be seen from here, or None."""
+    if fault_of(path / STATE) is not None:
+        return STATE
+    try:
+        listed = json.loads(read_bytes(path / STATE))["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return STATE
+    return next((name for name in listed if fault_of(path / name) is not None), None)
 
 
 def _fault(file: Path, wanted: str) -> str | None:
@@ -166,6 +210,16 @@ def _fault(file: Path, wanted: str) -> str | None:
     except (OSError, SafetensorError) as problem:
         return f"cannot be read: {problem}"
     return None if ruined is None else f"is not finite in {ruined}"
+
+
+def is_shard(name: str) -> bool:
+    """Whether a file holds what one of several processes had."""
+    return name.startswith(SHARD) and name.endswith(".safetensors")
+
+
+def is_sharded(path: Path) -> bool:
+    """Whether the tensors of a checkpoint lie in the shards of several processes."""
+    return path.is_dir() and any(is_shard(file.name) for file in path.iterdir())
 
 
 def read_tensors(path: Path, name: str) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,10 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from continua.axes import Sharded as ShardedTokens
 from continua.devices import find_device
-from continua.errors import ConfigError, RunError
+from continua.errors import ConfigError, ContinuaError, RunError
 from continua.typing import Tensor
 
 SETTLING = 0.3  # seconds
+LINK = "a link that closed or timed out"  # on every process the same words; what torch says is the cause of the error
 TIME_LIMIT = 600.0  # seconds
 
 
@@ -112,6 +113,23 @@ class World:
             with self.reaching():
                 dist.barrier()
 
+    @contextmanager
+    def as_one(self) -> Iterator[None]:
+        """What one process refuses all of them refuse, with its sentence."""
+        problem: ContinuaError | None = None
+        try:
+            yield
+        except ContinuaError as refused:
+            problem = refused
+        said: list[Any] = [problem]
+        if self.size > 1:
+            said = [None] * self.size
+            with self.reaching():
+                dist.all_gather_object(said, problem)
+        first = next((one for one in said if one is not None), None)
+        if first is not None:
+            raise first from problem
+
     def told(self, number: int) -> int:
         """The number that the leading process knows."""
         return int(self.sum(torch.tensor(number if self.leads else 0, device=self.device)))
@@ -125,7 +143,7 @@ class World:
             if self.size == 1 or not _is_lost(broken):
                 raise
             remedy = "Look at the output of the process that ended first, then resume the run."
-            raise RunError("another process of this run has gone", got=_first_line(broken), remedy=remedy) from broken
+            raise RunError("another process of this run has gone", got=LINK, remedy=remedy) from broken
 
 
 def leads() -> bool:
@@ -154,16 +172,35 @@ def joined(device: str = "auto", time_limit: float = TIME_LIMIT, token_parts: in
         yield World(0, 1, place)
         return
     started = not dist.is_initialized()
+    apart = World(rank, size, place)
     if started:
-        limit = timedelta(seconds=time_limit)
-        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=limit)
+        with apart.reaching():
+            _meet(apart, timedelta(seconds=time_limit))
     try:
-        yield World(rank, size, place, _among(place.type, size, token_parts))
-        if started:
-            settle()
+        with apart.reaching():
+            yield replace(apart, tokens=_among(place.type, size, token_parts))
+            if started:
+                settle()
     finally:
         if started:
             dist.destroy_process_group()
+
+
+def _meet(world: World, limit: timedelta) -> None:
+    """Find the others.
+
+    One store of ``torchrun`` serves all of its attempts, so addresses that a killed process left there would be taken
+    for those of its successor: each attempt has its own names. Agents of several machines count attempts each for
+    itself; there ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`` gives each attempt its own store.
+    """
+    backend = "nccl" if world.device.type == "cuda" else "gloo"
+    given = os.environ
+    if given.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or given.get("GROUP_WORLD_SIZE") != "1":
+        dist.init_process_group(backend, timeout=limit)
+        return
+    store = dist.TCPStore(given["MASTER_ADDR"], int(given["MASTER_PORT"]), is_master=False, timeout=limit)
+    own = dist.PrefixStore(f"attempt-{given.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    dist.init_process_group(backend, timeout=limit, store=own, rank=world.rank, world_size=world.size)
 
 
 def _among(device: str, size: int, parts: int) -> ShardedTokens | None:
@@ -236,7 +273,10 @@ def spread(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str
         if isinstance(model, ShardedTensor) and model.shape == value.shape:
             from torch.distributed.tensor import distribute_tensor
 
-            laid[name] = distribute_tensor(value.to(model.device), model.device_mesh, model.placements)
+            # nobody sends anything: each process has the whole, and takes its part
+            laid[name] = distribute_tensor(
+                value.to(model.device), model.device_mesh, model.placements, src_data_rank=None
+            )
         else:
             laid[name] = value
     return laid
@@ -260,7 +300,3 @@ def _is_lost(problem: RuntimeError) -> bool:
     """Whether a collective failed because of the others; the back-ends have no exception of their own for that."""
     known = isinstance(problem, dist.DistError)
     return known or any(word in str(problem).lower() for word in LOST)
-
-
-def _first_line(problem: Exception) -> str:
-    return str(problem).splitlines()[0][:120] if str(problem) else type(problem).__name__

@@ -106,7 +106,7 @@ def train(
     _check_model(model)
     with joined(device, training.time_limit, training.shard_tokens) as world:
         about = {"training": to_plain(training), "optimiser": to_plain(optimiser), "schedule": to_plain(schedule)}
-        if world.tokens is not None:
+        if world.size > 1:
             require_same_run(world, model, task, training, about)
         opened = _opened(run, about, world)
         loop = Loop(model, task, training, opened, world)
@@ -125,10 +125,10 @@ def _check_model(model: Any) -> None:
 
 
 def _opened(run: Run | str | Path | None, about: Mapping[str, Any], world: World) -> Run | None:
-    made = run if run is None or isinstance(run, Run) else _planned(Path(run), about, world)
-    if made is not None and world.leads:
-        made.lock()
-    world.wait()
+    with world.as_one():
+        made = run if run is None or isinstance(run, Run) else _planned(Path(run), about, world)
+        if made is not None and world.leads:
+            made.lock()
     return made
 
 

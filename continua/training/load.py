@@ -6,7 +6,7 @@ from typing import Any
 from continua.errors import CheckpointError, ConfigError
 from continua.models import store
 from continua.settings import checked
-from continua.training import checkpoint
+from continua.training import checkpoint, stored
 from continua.training.run import ABOUT, WHICH, Run
 
 
@@ -24,9 +24,10 @@ def load(path: str | Path, which: str = "best") -> Any:
         path = path.parent
     if (path / ABOUT).is_file():
         return Run.open(path).model(which)
-    if checkpoint.is_name(path.name) and (path / checkpoint.STATE).exists():
+    named = checkpoint.is_name(path.name) and (path / checkpoint.STATE).exists()
+    if named or checkpoint.is_sharded(path):
         fault = checkpoint.damage(path)
         if fault is not None:
             remedy = "Take an older one, or the run itself: ct.load(RUN)."
             raise CheckpointError(f"the checkpoint {path} is damaged", got=fault, remedy=remedy)
-    return store.load(path)
+    return stored.model(path)

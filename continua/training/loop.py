@@ -2,31 +2,30 @@
 
 import math
 import time
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from continua.errors import ConfigError, RunError, SolveFailed
 from continua.models.store import description
-from continua.optim import ByRole, Optimisers, Schedule, clip
+from continua.optim import ByRole, Schedule, clip
 from continua.tasks import Example, Score, Task, generator_for
-from continua.training import checkpoint
+from continua.training import checkpoint, stored
 from continua.training.afterwards import refuse_other_ending
 from continua.training.board import Board
 from continua.training.compiled import Compiled, compiling, refuse_uncompilable
 from continua.training.discretisations import Always, discretisations
-from continua.training.distributed import World, gathered, quiet, spread, whole, wrapped
+from continua.training.distributed import World, gathered, quiet, wrapped
 from continua.training.draws import Draws
 from continua.training.growing import growing, refuse_other_growth
 from continua.training.interrupt import Interrupt
+from continua.training.keeping import keeper, let_go
 from continua.training.objective import Objective, Whole
 from continua.training.penalty import penalties as as_penalties
 from continua.training.progress import Bar, Closing, OnProgress, Progress, wrong
-from continua.training.recalling import newest_checkpoint, other_optimiser, refuse_misfit
+from continua.training.recalling import load_optimisers, newest_checkpoint, other_optimiser, refuse_misfit
 from continua.training.run import Run
 from continua.training.settings import Training
 from continua.training.size_laws import heard, kept, recalled
@@ -93,6 +92,7 @@ class Loop:
         self.objective.elastic = training.elastic
         self.objective.tokens = refuse_running(self.world.tokens, self.objective.penalties)
         self.module = wrapped(self.objective, self.world, training.sharded)
+        self.keeper = keeper(self.folder, self.world, training)
         self.optimisers = optimiser.make(self.model)  # sharding puts other parameters in their places
         if training.compile:
             refuse_uncompilable(self.model, training, self.optimisers)
@@ -110,6 +110,7 @@ class Loop:
             with self.interrupt, compiling(self.model) if training.compile else nullcontext():
                 ended = self._go()
         finally:
+            let_go(self.keeper)
             self.model.execution.check = checked
             self.draws.restore()
             self._finish_correcting()
@@ -132,10 +133,13 @@ class Loop:
                     ended = "interrupted"
         except KeyboardInterrupt:
             if not self.between or self.world.size > 1:  # half a step is not saved, and processes save together
+                self._settle()
                 return "interrupted"
             ended = "interrupted"
+        self._settle()
         if self.saved != self.at.step or self.at.unmeasured is not None:
             self._save(False)
+        self._settle()
         self._begin()  # where no step was left to do
         return ended
 
@@ -314,23 +318,25 @@ class Loop:
         if self.board is not None:
             self.board(line)
 
-    # --- checkpoints -------------------------------------------------------------------------------------------------
-
     def _save(self, improved: bool) -> None:
-        if self.folder is None:
+        if self.keeper is None:
             return
-        tensors, plain = self.optimisers.state()
+        self._settle()  # one at a time
         grown = {} if self.growing is None else {"growth": self.growing.plain()}
         corrected = {} if self.correcting is None else {"afterwards": self.correcting.plain()}
         state = {
-            "model": whole(self.model.state_dict()),  # every process takes part in gathering
-            "optimiser": (whole(tensors), plain),
+            "model": self.model.state_dict(),
+            "optimiser": self.optimisers.state(),
             "config": description(self.model),
             "progress": {**self.at.plain(), **grown, **corrected, **kept(self.sizes)},
         }
-        written = self.world.leads and self.folder.save(self.at.step, state, improved)
-        if self.world.told(int(written)):
-            self.saved = self.at.step
+        self.keeper.begin(self.at.step, state, improved)
+
+    def _settle(self) -> None:
+        """See to a checkpoint that is being written."""
+        step = None if self.keeper is None else self.keeper.settle()
+        if step is not None:
+            self.saved = step
             self.backs = 0
 
     def _recall(self) -> bool:
@@ -344,13 +350,15 @@ class Loop:
         at = State.of(progress)
         refuse_other_growth(self.growing, progress.get("growth"), at.step)
         refuse_other_ending(self.correcting, progress.get("afterwards"))
-        tensors = checkpoint.read_tensors(path, "model")
-        refuse_misfit(tensors, self.model.state_dict())
-        self.model.load_state_dict(spread(tensors, like))
+        with self.world.as_one():
+            tensors = stored.tensors(path, "model", like.get)
+            refuse_misfit(tensors, self.model.state_dict())
+        self.model.load_state_dict(tensors)
         self._finish_correcting()
         if self.correcting is not None and progress.get("afterwards", {}).get("begun"):
             self.optimisers = self.correcting.begin()
-        self._load_optimisers(path, like)
+        with self.world.as_one():
+            load_optimisers(self.optimisers, path, like)
         if self.growing is not None:
             self.growing.recall(progress["growth"])
         recalled(self.sizes, progress.get("lessons"))
@@ -368,15 +376,6 @@ class Loop:
             self.correcting.end()
             self.optimisers = self.first
 
-    def _load_optimisers(self, path: Path, like: Mapping[str, torch.Tensor]) -> None:
-        tensors = checkpoint.read_tensors(path, "optimiser")
-        shapes = {name: like[name.split("/")[0]] for name in tensors if name.split("/")[0] in like}
-        made: Optimisers = self.optimisers
-        try:
-            made.load(spread(tensors, shapes), checkpoint.read_text(path, "optimiser"))
-        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as problem:
-            raise other_optimiser(problem) from problem
-
     def _refuse(self, step: int, loss: float) -> None:
         """A step that is not finite: pass over it; after some of them go back; after that give up."""
         self.bad += 1
@@ -384,6 +383,7 @@ class Loop:
         if self.bad <= SKIPS:
             self.at.step = step + 1
         else:
+            self._settle()
             self.backs += 1
             self.bad = 0
             salt = self.at.salt + 1

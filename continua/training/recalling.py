@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from continua.errors import RunError
-from continua.training import checkpoint
+from continua.optim import Optimisers
+from continua.training import checkpoint, stored
 from continua.training.distributed import World
 from continua.training.run import Run
 
@@ -29,7 +30,7 @@ def other_optimiser(problem: Exception) -> RunError:
 
 
 def newest_checkpoint(folder: Run, world: World) -> Path | None:
-    """The checkpoint that the leading process finds whole."""
+    """The checkpoint that the leading process finds whole; all processes have to see it."""
     step = -1
     if world.leads and not folder.is_new:
         path = folder.newest()
@@ -39,4 +40,27 @@ def newest_checkpoint(folder: Run, world: World) -> Path | None:
             warnings.warn(f"a damaged checkpoint could not be set aside ({problem}).", stacklevel=2)
         step = -1 if path is None else checkpoint.step_of(path)
     step = world.told(step)
-    return None if step < 0 else checkpoint.place(folder.checkpoints, step)
+    if step < 0:
+        return None
+    path = checkpoint.place(folder.checkpoints, step)
+    with world.as_one():
+        _refuse_unseen(path, world.rank)
+    return path
+
+
+def _refuse_unseen(path: Path, rank: int) -> None:
+    """A checkpoint lies where every process reads it: on another machine the folder may be another one."""
+    missing = checkpoint.missing(path)
+    if missing is not None:
+        remedy = "Keep runs in a folder that all machines share, or copy the checkpoint to each of them."
+        got = f"{missing} is missing on process {rank}"
+        raise RunError(f"every process reads all of {path.name}", got=got, remedy=remedy)
+
+
+def load_optimisers(made: Optimisers, path: Path, like: Mapping[str, torch.Tensor]) -> None:
+    """Go on with what a checkpoint kept of the optimisers."""
+    tensors = stored.tensors(path, "optimiser", lambda name: like.get(name.split("/")[0]))
+    try:
+        made.load(tensors, checkpoint.read_text(path, "optimiser"))
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as problem:
+        raise other_optimiser(problem) from problem

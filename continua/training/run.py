@@ -19,8 +19,7 @@ from typing import IO, Any
 from continua.config import VERSION
 from continua.errors import CheckpointError, ConfigError, RunError
 from continua.files import fault_of, inside, read_bytes, write_bytes, write_text
-from continua.models.store import load
-from continua.training import checkpoint
+from continua.training import checkpoint, stored
 
 ABOUT = "run.json"
 METRICS = "metrics.jsonl"
@@ -60,6 +59,20 @@ def is_line(line: object) -> bool:
     if not isinstance(line, dict) or not isinstance(line.get("step"), int):
         return False
     return all(isinstance(value, str if key == "note" else int | float) for key, value in line.items())
+
+
+def texts_of(state: Mapping[str, Any], best: str | None) -> dict[str, Any]:
+    """What a checkpoint says beside its tensors: its model, where the run is, and numbers of its optimiser."""
+    return {
+        "config": state["config"],
+        "progress": {**state["progress"], "best": best},
+        "optimiser": state["optimiser"][1],
+    }
+
+
+def warn_unwritten(step: int, problem: object) -> None:
+    """Say that a state was not kept; the ones before stay."""
+    warnings.warn(f"the checkpoint of step {step} was not written ({problem}); training goes on.", stacklevel=3)
 
 
 @dataclass
@@ -240,7 +253,8 @@ class Run:
         except OSError:
             return False
 
-    def _refuse_moved(self) -> None:
+    def refuse_moved(self) -> None:
+        """Nothing is written where a run was and is not any more."""
         if self._lock is not None and not self.is_here:
             raise OSError(f"{self.folder} was moved or removed")
 
@@ -256,7 +270,7 @@ class Run:
             return
         line = json.dumps(dict(values)) + "\n"
         try:
-            self._refuse_moved()
+            self.refuse_moved()
             with (self.folder / METRICS).open("a", encoding="utf-8") as file:
                 file.write("\n" + line if self._torn else line)
             self._torn = False
@@ -292,24 +306,40 @@ class Run:
 
     def save(self, step: int, state: Mapping[str, Any], is_best: bool) -> bool:
         """Write a checkpoint. If it cannot be written the ones before stay, and the run goes on with a warning."""
-        tensors, plain = state["optimiser"]
-        name = checkpoint.place(self.checkpoints, step).name
-        best = name if is_best else self.best
-        texts = {
-            "config": state["config"],
-            "progress": {**state["progress"], "best": best},
-            "optimiser": plain,
-        }
+        best = checkpoint.place(self.checkpoints, step).name if is_best else self.best
+        tensors = {"model": state["model"], "optimiser": state["optimiser"][0]}
         self.commit()
         try:
-            self._refuse_moved()
-            checkpoint.write(self.checkpoints, step, {"model": state["model"], "optimiser": tensors}, texts)
+            self.refuse_moved()
+            checkpoint.write(self.checkpoints, step, tensors, texts_of(state, best))
         except (OSError, CheckpointError) as problem:
-            warnings.warn(f"the checkpoint of step {step} was not written ({problem}); training goes on.", stacklevel=2)
+            warn_unwritten(step, problem)
             return False
+        self.kept(best)
+        return True
+
+    def kept(self, best: str | None) -> None:
+        """A checkpoint was written: the ones that nobody needs any more are removed."""
         self.best = best
         checkpoint.prune(self.checkpoints, KEPT, {best} if best else set())
-        return True
+
+    def gather(self) -> list[Path]:
+        """Write the checkpoints of shards as one file of weights each; returns those that were. Damaged ones stay."""
+        gathered = []
+        held = self._lock is not None
+        self.lock()
+        try:
+            for path in checkpoint.found(self.checkpoints):
+                fault = checkpoint.damage(path)
+                if fault is not None:
+                    warnings.warn(f"{path} is damaged ({fault}): it is left as it is.", stacklevel=2)
+                elif checkpoint.is_sharded(path):
+                    with self._writing():
+                        gathered.append(stored.gather(path))
+        finally:
+            if not held:
+                self.release()
+        return gathered
 
     def newest(self) -> Path | None:
         """The newest whole checkpoint."""
@@ -317,7 +347,7 @@ class Run:
 
     def model(self, which: str = "best") -> Any:
         """Load the model: the ``best`` one so far, or the ``last``."""
-        return load(self.checkpoint(which))
+        return stored.model(self.checkpoint(which))
 
     def checkpoint(self, which: str = "best") -> Path:
         """The folder of the ``best`` checkpoint so far, or of the ``last``."""

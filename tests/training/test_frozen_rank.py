@@ -29,19 +29,21 @@ class Frozen(Text):
 def work(run: Path) -> None:
     task = tiny_task()
     frozen = Frozen(task.corpus, task.tokens, task.context, task.batch, task.limit)
-    fit(tiny_model(), frozen, run=run, steps=9, watch=silent, time_limit=LIMIT)
+    fit(tiny_model(), frozen, run=run, steps=9, save_every=1, watch=silent, time_limit=LIMIT, sharded=True)
 
 
 @pytest.mark.finding("D11")
 def test_a_frozen_process_is_not_waited_for_for_ever(tmp_path: Path) -> None:
-    first, second = ranks(work, tmp_path / "run", folder=tmp_path)
+    first, frozen, third = ranks(work, tmp_path / "run", folder=tmp_path, count=3)
     try:
-        code = first.ended(90)
+        codes = [one.ended(90) for one in (first, third)]
     finally:
-        first.kill()
-        second.kill()
-    assert code == 1
-    assert "another process of this run has gone" in first.err.read_text()
+        for one in (first, frozen, third):
+            one.kill()
+    assert codes == [1, 1]
+    said = [one.err.read_text().strip().splitlines()[-1] for one in (first, third)]
+    assert said[0] == said[1], "the same sentence"
+    assert "another process of this run has gone, got a link that closed or timed out" in said[0]
 
 
 def test_a_limit_is_a_time() -> None:

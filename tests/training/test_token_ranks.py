@@ -1,41 +1,52 @@
-"""Tokens in parts while training: 2 and 4 processes walk the curve of one."""
+"""Tokens and weights in parts while training: 2 and 4 processes walk the curve of one, and keep it in shards."""
 
 import json
 import os
+import shutil
+import signal
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.utils.data import DataLoader, TensorDataset
 
 from continua.axes import Times, at
-from continua.errors import ConfigError, ContinuaError
+from continua.errors import CheckpointError, ConfigError, ContinuaError, SolveFailed
 from continua.models import Transformer
-from continua.optim import AdamW, ByRole, Muon
-from continua.training import KineticEnergy, Training, fit
+from continua.training import KineticEnergy, Progress, Run, Training, checkpoint, fit, load
 from continua.training.distributed import World, joined
+from tests.commands import typed
 from tests.forked import together
 from tests.refusals import refused
-from tests.runs import silent, tiny_model, tiny_task
+from tests.runs import silent, states, tiny_model, tiny_task
+from tests.shards import CHOSEN, kept, one_file, refusals, resharded, same
 
 CLOSE = 1e-9
 STEPS = 6
-CHOSEN = ByRole(AdamW(2e-3), kernel=Muon(0.01))
 
 
-def on_text(run: Path, **more: Any) -> Any:
+def on_text(run: Path | Run, watch: Any = silent, **more: Any) -> Any:
     """Sums over tokens."""
     return fit(
         tiny_model(steps=1, double=True),
         tiny_task(batch=5),
         run=run,
         optimiser=CHOSEN,
-        watch=silent,
+        watch=watch,
         steps=STEPS,
         evaluate_every=STEPS,
+        save_every=2,
         **more,
     )
+
+
+def stop(at: Progress) -> None:
+    """Somebody presses Ctrl-C on one of the processes."""
+    if at.step == 2:
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def on_values(run: Path, **more: Any) -> Any:
@@ -68,14 +79,20 @@ def refusal(folder: Path, rank: int) -> list[str]:
     return said
 
 
-def work(folder: Path) -> None:
-    """What each process does."""
+def work(folder: Path, before: Path | None) -> None:
+    """What each process does; ``before`` is a checkpoint that others wrote."""
+    sharded = {"shard_tokens": 2, "sharded": True}
     with joined() as world:
         on_text(folder / "text", shard_tokens=2)
-        on_text(folder / "sharded", shard_tokens=2, sharded=True)
+        on_text(folder / "sharded", **sharded)
         on_values(folder / "values", shard_tokens=2)
+        assert on_text(folder / "stopped", watch=stop, **sharded).ended == "interrupted"
+        assert on_text(Run.open(folder / "stopped"), **sharded).ended == "done"
         said = refusal(folder, world.rank)
+        said += refusals(world, folder / "sharded", folder, lambda run: on_text(run, **sharded))
         (folder / f"{world.rank}.json").write_text(json.dumps(said))
+        if before is not None:
+            resharded(world, before, folder)
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +104,38 @@ def one(tmp_path_factory: Any) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def many(request: Any, tmp_path_factory: Any) -> Path:
-    """What processes did: tokens in two parts, and on four of them samples too."""
-    folder = tmp_path_factory.mktemp("many")
-    together(work, folder, folder=folder, count=request.param)
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: Any) -> Path:
+    """What two processes did: tokens in two parts."""
+    folder = tmp_path_factory.mktemp("two")
+    together(work, folder, None, folder=folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def gathered(two: Path, tmp_path_factory: Any) -> Path:
+    """The run of two processes, with its checkpoints in one file each."""
+    folder = tmp_path_factory.mktemp("gathered") / "run"
+    shutil.copytree(two / "sharded", folder)
+    done = typed("gather", str(folder))
+    assert done.stdout.count("written: ") == 2, done
+    assert "No checkpoint" in typed("gather", str(folder)).stdout, "they are all there"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def four(gathered: Path, tmp_path_factory: Any) -> Path:
+    """What four did: samples too, and on from what two wrote and one gathered."""
+    folder = tmp_path_factory.mktemp("four")
+    together(work, folder, next(states(gathered)), folder=folder, count=4)
+    return folder
+
+
+@pytest.fixture(params=["two", "four"])
+def many(request: Any) -> Path:
+    """Either of them."""
+    found: Path = request.getfixturevalue(request.param)
+    return found
 
 
 def curve(run: Path) -> torch.Tensor:
@@ -115,11 +158,102 @@ def test_parts_walk_the_curve_of_one_process(one: Path, many: Path, name: str) -
 def test_processes_that_do_not_belong_together_say_the_same(many: Path) -> None:
     said = [json.loads(path.read_text()) for path in sorted(many.glob("[0-9].json"))]
     assert all(own == said[0] for own in said)
-    weights, data, parts, penalties = said[0]
+    weights, data, parts, penalties, shard, there, code = said[0]
     assert "have the same weights, got others on 1" in weights
     assert "have the same data, got others on 1" in data
     assert "tokens in 3 parts need a multiple of so many processes, got " in parts
     assert "penalties of the path need all tokens" in penalties
+    assert "every process reads all of step-000000006, got shard-00002-model-00001-of-00001.safetensors" in shard
+    assert "is missing on process 1" in shard
+    assert "there is a run already" in there
+    assert "have the same code, got others on 1" in code
+
+
+# --- checkpoints in shards --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("B8", "B15", "T9")
+def test_shards_go_on_to_the_bit_on_as_many_processes(many: Path) -> None:
+    calm, stopped = (next(states(many / name)) for name in ("sharded", "stopped"))
+    assert checkpoint.is_sharded(calm)
+    assert not list(calm.glob("model.safetensors"))
+    assert len(list(calm.glob("shard-*"))) == len(list(many.glob("[0-9].json")))
+    assert same(kept(stopped), kept(calm))
+    assert any(name.endswith("/momentum") for name in kept(calm)), "Muon's"
+
+
+@pytest.mark.spec("B15", "T9")
+def test_two_one_and_four_processes_have_the_same_numbers(two: Path, gathered: Path, four: Path) -> None:
+    wanted = kept(next(states(two / "sharded")))
+    assert same(one_file(next(states(gathered))), wanted)
+    assert same(load_file(four / "had.safetensors"), wanted)
+    again = next(states(four / "again"))
+    assert len(list(again.glob("shard-*"))) == 4
+    assert same(kept(again), wanted), "written while training went on"
+    assert Run.open(four / "again").checkpoint() == again, "the best one"
+
+
+@pytest.mark.spec("B15")
+def test_a_run_in_shards_is_a_model_and_goes_on_alone(two: Path, gathered: Path, tmp_path: Path, one: Path) -> None:
+    x = torch.zeros(1, 5, dtype=torch.long)
+    wanted = load(gathered)(x)
+    path = next(states(two / "sharded"))
+    for place in (two / "sharded", path, shutil.copytree(path, tmp_path / "mine")):
+        assert torch.equal(load(place)(x), wanted)
+    run = tmp_path / "run"
+    shutil.copytree(two / "stopped", run)
+    shutil.rmtree(next(states(run)))
+    (before,) = [checkpoint.step_of(path) for path in states(run)]
+    assert before == 4
+    assert on_text(Run.open(run)).ended == "done"
+    assert (curve(run) - curve(one / "text")).abs().max() < CLOSE
+    assert not checkpoint.is_sharded(next(states(run)))
+
+
+@pytest.mark.spec("B15", "T9")
+@pytest.mark.parametrize(
+    ("harm", "named"),
+    [
+        (lambda path: next(path.glob("shard-00002-*")).unlink(), r"shard-00002-.* is missing"),
+        (lambda path: os.truncate(next(path.glob("shard-00001-*")), 99), r"shard-00001-.* has changed"),
+        (lambda path: shutil.copy(next(path.glob("shard-00001-*")), path / "shard-9.safetensors"), "shard-9.*its list"),
+        (lambda path: (path / "state.json").unlink(), "state.json is missing"),
+        (lambda path: (path / "progress.json").write_text("{}"), "progress.json has changed"),
+    ],
+)
+def test_a_damaged_checkpoint_in_shards_is_named_and_passed_over(
+    two: Path, tmp_path: Path, harm: Any, named: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(two / "sharded", run)
+    newest, before = states(run)
+    harm(newest)
+    shutil.copytree(before, run / "checkpoints" / ".step-000000008.partial")
+    with pytest.warns(UserWarning, match=named):
+        assert Run.open(run).checkpoint("last") == before
+    with pytest.raises(CheckpointError, match=named):
+        load(newest)
+    with pytest.warns(UserWarning, match=named):
+        assert [path.name for path in Run.open(run).gather()] == [before.name]
+
+
+@pytest.mark.spec("B15")
+def test_shards_that_do_not_make_a_whole_are_refused(two: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(next(states(two / "sharded")), tmp_path / "half")
+    next(path.glob("shard-00001-*")).unlink()
+    with refused(CheckpointError, "lacks a shard", "older checkpoint"):
+        kept(path)
+    next(path.glob("shard-00002-*")).write_bytes(b"nothing of the kind")
+    with refused(CheckpointError, "cannot be read", "older checkpoint"):
+        kept(path)
+
+
+@pytest.mark.spec("B15")
+def test_errors_are_carried_to_other_processes_as_they_are() -> None:
+    error = SolveFailed("no end", got=3, remedy="Wait.", z=0.5)
+    again = ForkingPickler.loads(ForkingPickler.dumps(error))
+    assert str(again) == str(error) == "no end, got 3. Wait."
+    assert (type(again), again.z) == (SolveFailed, 0.5)
 
 
 @pytest.mark.spec("B8")
