@@ -2,6 +2,8 @@
 
     python benchmarks/scale.py                   # exactness and bytes; about a minute on one core
     python benchmarks/scale.py --time            # two processes against one with two threads, on a quiet machine
+    python benchmarks/scale.py --only resume     # checkpoints of two processes on one and on four
+    python benchmarks/scale.py --only kills      # one of two processes killed at twenty random moments; ten minutes
 
 Exactness: answers and gradients of whole models on 2 and 4 processes of gloo against one process, ‖Δ‖/‖whole‖; the
 models are those of ``tests/models/test_sharded.py``. Bytes: the most tensor bytes alive at once in a forward and
@@ -26,6 +28,7 @@ import torch
 from common import Row, environment, ratio, row, write
 from rich.console import Console
 from rich.table import Table
+from scale_checkpoints import kills, resumed
 
 from continua.axes import Sharded
 from continua.lab.cost.memory import peak_bytes
@@ -182,9 +185,13 @@ def duration() -> list[Row]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--time", action="store_true", help="measure the time alone")
+    parser.add_argument("--only", choices=["resume", "kills"], help="one part of checkpoints alone")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    rows = duration() if chosen.time else [*exactness(), *memory()]
+    if chosen.only is not None:
+        rows = resumed() if chosen.only == "resume" else kills()
+    else:
+        rows = duration() if chosen.time else [*exactness(), *memory()]
     rows = [one for one in rows if one.value == one.value] or rows
     table = Table("tokens in parts", "measured", "target", "", "")
     for one in rows:

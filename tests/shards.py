@@ -25,9 +25,14 @@ from tests.runs import states, tiny_model
 CHOSEN = ByRole(AdamW(2e-3), kernel=Muon(0.01))
 
 
-def laid_out(world: World, path: Path) -> tuple[Any, Any]:
+def tiny() -> Any:
+    """The model of the tests."""
+    return tiny_model(steps=1, double=True)
+
+
+def laid_out(world: World, path: Path, make: Callable[[], Any] = tiny) -> tuple[Any, Any]:
     """A model on these processes, and its optimisers, that go on from a checkpoint."""
-    model = tiny_model(steps=1, double=True)
+    model = make()
     wrapped(nn.Sequential(model), world, sharded=True)
     optimisers = CHOSEN.make(model)
     like = dict(model.named_parameters())
@@ -54,9 +59,8 @@ def state_of(model: Any, optimisers: Any, step: int) -> dict[str, Any]:
     }
 
 
-def resharded(world: World, path: Path, folder: Path) -> None:
-    """Go on from a checkpoint: what all processes have together, and what they write of it, into ``folder``."""
-    model, optimisers = laid_out(world, path)
+def written(world: World, model: Any, optimisers: Any, folder: Path) -> ShardKeeper:
+    """Write what all processes have into ``folder``, brought together and in shards, while training goes on."""
     had = all_of(model, optimisers)
     run = Run(folder / "again")
     if world.leads:
@@ -67,11 +71,19 @@ def resharded(world: World, path: Path, folder: Path) -> None:
     keeps.begin(7, state_of(model, optimisers, 7), is_best=True)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.fill_(0.5)  # meanwhile training goes on
+            parameter.fill_(0.5)
     assert keeps.settle() == 7
     assert keeps.settle() is None
+    return keeps
+
+
+def resharded(world: World, path: Path, folder: Path) -> None:
+    """Go on from a checkpoint, and write it again."""
+    model, optimisers = laid_out(world, path)
+    keeps = written(world, model, optimisers, folder)
     _ruined(world, keeps, model, optimisers)
     if world.leads:
+        run = keeps.run
         assert [one.name for one in run.checkpoints.iterdir()] == ["step-000000007"], "nothing half is left"
 
 
