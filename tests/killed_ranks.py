@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,7 @@ def killed_once(job: subprocess.Popen[bytes], run: Path, draw: random.Random) ->
     if job.poll() is not None or len(begun) != 2:
         return None
     steps = lines(run)
+    before = half(run)
     if draw.random() < 0.5:
         time.sleep(draw.uniform(0.0, STARTING))
     else:
@@ -114,7 +115,7 @@ def killed_once(job: subprocess.Popen[bytes], run: Path, draw: random.Random) ->
         time.sleep(draw.uniform(0.0, STEPPING))
     rank = draw.randrange(2)
     stepping = lines(run) != steps
-    writing = any((run / "checkpoints").glob(".*.partial"))
+    writing = bool(half(run) - before)
     if not alive(begun[rank]):
         return None
     os.kill(begun[rank], signal.SIGKILL)
@@ -140,6 +141,15 @@ def lines(run: Path) -> int:
         return (run / "metrics.jsonl").stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def half(run: Path) -> set[tuple[str, int]]:
+    """Checkpoints that are being written, or that a kill left half."""
+    found: set[tuple[str, int]] = set()
+    for path in (run / "checkpoints").glob(".*.partial"):
+        with suppress(FileNotFoundError):
+            found.add((path.name, path.stat().st_ctime_ns))
+    return found
 
 
 def waited(happened: Callable[[], bool]) -> bool:

@@ -113,7 +113,7 @@ def read(folder: Path, kind: str, like: Like | None = None) -> dict[str, Tensor]
                 _refuse_holes(folder, name, stored)
                 targets[key] = _room(stored, None if like is None else like(name))
         _fill(folder, targets)
-    except (SafetensorError, OSError, LookupError, TypeError, ValueError, CheckpointException) as problem:
+    except (SafetensorError, OSError, LookupError, RuntimeError, TypeError, ValueError, CheckpointException) as problem:
         if isinstance(problem, CheckpointError):
             raise
         got = _first(problem) if isinstance(problem, CheckpointException) else repr(problem)

@@ -4,19 +4,20 @@ import json
 import os
 import shutil
 import signal
+import sys
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.utils.data import DataLoader, TensorDataset
 
 from continua.axes import Times, at
 from continua.errors import CheckpointError, ConfigError, ContinuaError, SolveFailed
 from continua.models import Transformer
-from continua.training import KineticEnergy, Progress, Run, Training, checkpoint, fit, load
+from continua.training import KineticEnergy, Progress, Run, Training, checkpoint, fit, keeping, load
 from continua.training.distributed import World, joined
 from tests.commands import typed
 from tests.forked import together
@@ -245,6 +246,32 @@ def test_shards_that_do_not_make_a_whole_are_refused(two: Path, tmp_path: Path) 
         kept(path)
     next(path.glob("shard-00002-*")).write_bytes(b"nothing of the kind")
     with refused(CheckpointError, "cannot be read", "older checkpoint"):
+        kept(path)
+
+
+@pytest.mark.spec("B15")
+def test_a_torch_without_shards_writes_one_file_and_says_what_it_cannot_read(
+    two: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(keeping, "writes_shards", lambda: False)
+    assert isinstance(keeping.keeper(Run(tmp_path), World(0, 2), Training(sharded=True)), keeping.WholeKeeper)
+    monkeypatch.setitem(sys.modules, "continua.training.shards", None)
+    with refused(CheckpointError, torch.__version__, "continua gather"):
+        load(two / "sharded")
+
+
+@pytest.mark.spec("B15")
+def test_headers_that_make_no_sense_are_refused(two: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(next(states(two / "sharded")), tmp_path / "half")
+    file = next(path.glob("shard-00001-*"))
+    tensors = load_file(file)
+    for said in ("[" * 100_000, "[]", "{}", json.dumps({name: {"saved_offsets": ["a"]} for name in tensors})):
+        save_file(tensors, file, {"DCP_SHARDING_INFO": said})
+        with refused(CheckpointError, "cannot be read", "older checkpoint"):
+            kept(path)
+    far = {name: {"saved_offsets": [10**9] * tensor.dim()} for name, tensor in tensors.items()}
+    save_file(tensors, file, {"DCP_SHARDING_INFO": json.dumps(far)})
+    with refused(CheckpointError, "lacks a shard", "older checkpoint"):
         kept(path)
 
 
