@@ -1,7 +1,7 @@
 """The standard family is exact and free: every family that is read, through Continua and Hugging Face.
 
     python benchmarks/family.py                  # about fifteen minutes on one core
-    python benchmarks/family.py --only Llama     # classes whose names begin so; nothing is written
+    python benchmarks/family.py --only Llama     # classes whose names begin so; their rows are replaced
 
 For each family about five million parameters (``family_cases.py``): CPU time of forward + backward (float32, one
 thread, train mode, no dropout) in interleaved rounds, of generated tokens with a key/value cache, and of loading its
@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: its pools are siz
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +105,8 @@ def no_slower(got: Estimate) -> bool:
     return got.median <= 1.0 or (got.low <= 1.0 <= got.high <= 1.03)
 
 
-def measured(family: Family, rounds: int, tick: Callable[[], None]) -> tuple[list[Row], float]:
-    """The rows of one family, and the largest difference of its answers."""
+def measured(family: Family, rounds: int, tick: Callable[[], None]) -> list[Row]:
+    """The rows of one family."""
     with tempfile.TemporaryDirectory() as folder:
         reference, model = pair(family, folder)
         error = check(family, reference, model)
@@ -118,29 +118,22 @@ def measured(family: Family, rounds: int, tick: Callable[[], None]) -> tuple[lis
             for batch in (1, 8) if name in BOTH else (1,):
                 found[f"{name}: token, batch {batch}"] = (generation(reference, model, batch, rounds, tick), "")
         found[f"{name}: load"] = (loading(Path(folder), type(reference), rounds, tick), "")
-    rows = [row(key, got, target=TARGET, held=no_slower(got), note=note) for key, (got, note) in found.items()]
-    return rows, error
+    return [row(key, got, target=TARGET, held=no_slower(got), note=note) for key, (got, note) in found.items()]
 
 
-def measure(
-    families: tuple[Family, ...], rounds: int, minilm: Path | None, tick: Callable[[], None]
-) -> tuple[list[Row], dict[str, float]]:
-    """All rows, and the largest difference of the answers of each family."""
-    rows = []
-    errors = {}
+def measure(families: tuple[Family, ...], rounds: int, minilm: Path | None, tick: Callable[[], None]) -> Iterator[Row]:
+    """All rows, family by family."""
     for family in families:
-        own, errors[family.model] = measured(family, rounds, tick)
-        rows += own
+        yield from measured(family, rounds, tick)
     if minilm is not None:
         got = loading(minilm, transformers.AutoModel, rounds, tick)
-        rows.append(row("MiniLM: load", got, target=TARGET, held=no_slower(got)))
-    return rows, errors
+        yield row("MiniLM: load", got, target=TARGET, held=no_slower(got))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11, help="interleaved pairs for each row")
-    parser.add_argument("--only", default="", help="measure the families that begin so, and write nothing")
+    parser.add_argument("--only", default="", help="measure the families whose names begin so, and replace their rows")
     parser.add_argument("--minilm", type=Path, help="folder of the MiniLM model; fetched by name if left out")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -155,14 +148,14 @@ def main() -> int:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
         task = progress.add_task("measuring", total=total)
-        rows, errors = measure(chosen, options.rounds, minilm, lambda: progress.advance(task))
+        rows = []
+        for found in measure(chosen, options.rounds, minilm, lambda: progress.advance(task)):
+            rows.append(found)  # kept at once: whoever stops this has what was measured
+            path = write("family", rows, part=bool(options.only), environment=environment(), rounds=options.rounds)
     table = Table("Continua / Hugging Face, CPU time", "median [95 % interval]", "target", "", "")
     for each in rows:
         table.add_row(each.name, each.shown, each.target, each.verdict, each.note)
     console.print(table)
-    if options.only:
-        return 0
-    path = write("family", rows, environment=environment(), rounds=options.rounds, relative_differences=errors)
     console.print(f"written to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
     return 0 if all(each.held is not False for each in rows) else 1
 

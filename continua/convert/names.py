@@ -127,7 +127,8 @@ class NameMap:
             lead = self._numbered(entry)
             shape = target[entry.ours].shape
             pieces = (_taken(entry, name, stored[plain[name]], shape[lead:]) for name in names)  # one at a time
-            state[entry.ours] = _stacked(pieces, len(names)).view(shape) if lead else next(pieces).contiguous()
+            # a copy, which torch aligns: in a file tensors lie anywhere, and products may round by where they lie
+            state[entry.ours] = _stacked(pieces, len(names)).view(shape) if lead else _copied(next(pieces))
             used.update(names)
         extra = [n for n in plain if n not in used and not _any_of(n, self.ignored)]
         if extra:
@@ -179,6 +180,10 @@ def norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
         scale(ours, theirs),
         Entry(f"{ours}.shift.coefficients", f"{theirs}.bias", flat=True),
     )
+
+
+def _copied(piece: Tensor) -> Tensor:
+    return piece.clone(memory_format=torch.contiguous_format)
 
 
 def _stacked(pieces: Iterable[Tensor], count: int) -> Tensor:

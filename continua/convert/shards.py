@@ -1,12 +1,12 @@
 """The tensors of a folder, in one file or in shards with an index: each is read when it is asked for.
 
-Nothing stays mapped: a file is opened for one tensor, which is copied, so that a model takes its own memory and hardly
-more while it is loaded.
+A large file is opened for one tensor at a time and nothing of it stays mapped, so that a model takes its own memory and
+hardly more while it is loaded; a small one is opened once.
 """
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from continua.models.store import PICKLES, WEIGHTS, read_json, refuse_pickle
 from continua.typing import Tensor
 
 CHUNK = 2**23  # numbers that are read at once
+SMALL = 2**26  # bytes of a file that may stay mapped while a model is loaded
 INDEX = "model.safetensors.index.json"
 DAMAGED = "The file is damaged or cut short: copy it again."
 AGAIN = "Write the folder again with save_pretrained, or copy it whole."
@@ -24,17 +25,22 @@ AGAIN = "Write the folder again with save_pretrained, or copy it whole."
 
 @dataclass(frozen=True)
 class StoredTensors(Mapping[str, Tensor]):
-    """Tensors by name; ``files`` says in which file each one is."""
+    """Tensors by name; ``files`` says in which file each one is. Small ones are parts of the file: copy them."""
 
     files: Mapping[str, Path]
+    kept: dict[Path, Any] = field(default_factory=dict)  # small files that are open
 
     def __getitem__(self, name: str) -> Tensor:
         path = self.files[name]
+        if path in self.kept or path.stat().st_size <= SMALL:
+            if path not in self.kept:
+                self.kept[path] = _opened(path)
+            part: Tensor = self.kept[path].get_tensor(name)
+            return part
         with _opened(path) as file:
             shape = file.get_slice(name).get_shape()
             if not shape or math.prod(shape) <= CHUNK:
-                # A copy, which torch aligns: in a file tensors lie anywhere, and products may round by where they lie.
-                found: Tensor = file.get_tensor(name).clone()
+                found: Tensor = file.get_tensor(name)
                 return found
         return self._in_chunks(path, name, shape)
 
