@@ -96,6 +96,7 @@ DISTIL = {"vocab_size": VOCAB, "dim": 16, "n_heads": 4, "n_layers": 3, "hidden_d
 T5 = {"vocab_size": VOCAB, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_heads": 4, "num_layers": 3}
 OPT = WIDE | {"ffn_dim": 24, "max_position_embeddings": ROOM, "word_embed_proj_dim": 16}
 EXPERTS = {"experts_implementation": "eager"}  # products of groups know no float64
+DINO = {name: size for name, size in IMAGES.items() if name != "intermediate_size"} | {"mlp_ratio": 2}
 CASES = (
     *(Case("Bert", head, ENCODER) for head in ("Model", *MINE)),
     *(Case("Roberta", head, ENCODER | {"type_vocab_size": 1}) for head in ("Model", *MINE)),
@@ -105,10 +106,14 @@ CASES = (
     Case("Albert", "ForMaskedLM", ENCODER | {"embedding_size": 8, "num_hidden_groups": 1}),
     Case("T5", "ForConditionalGeneration", T5, paired),
     Case("Bart", "ForConditionalGeneration", SIDES | {"max_position_embeddings": ROOM}, paired),
+    Case("MBart", "ForConditionalGeneration", SIDES | {"max_position_embeddings": ROOM}, paired),
+    Case("Marian", "MTModel", SIDES | {"max_position_embeddings": ROOM} | ENDS, paired),
     Case("Whisper", "ForConditionalGeneration", SIDES | ENDS, heard,
          {"num_mel_bins": 5, "max_source_positions": 6, "max_target_positions": ROOM}),
     *(Case("ViT", head, IMAGES, images) for head in ("Model", "ForImageClassification")),
     *(Case("DeiT", f"ForImageClassification{more}", IMAGES, images) for more in ("", "WithTeacher")),
+    Case("Dinov2", "Model", DINO, images),
+    Case("Dinov2WithRegisters", "Model", DINO, images, {"num_register_tokens": 3}),
     Case("GPT2", "LMHeadModel", GPT2),
     Case("OPT", "ForCausalLM", OPT),
     Case("GPTNeoX", "ForCausalLM", ENCODER),

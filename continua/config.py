@@ -76,7 +76,7 @@ MODULES = {
     "operators.kernels.sampled": "FewSources",
     "operators.kernels.stationary": "Gaussian Stationary",
     "operators.mask": "Both ByDepth Causal Neighbours Strided Window",
-    "operators.norm": "Constraint LayerNorm Project RMSNorm SphereProjection",
+    "operators.norm": "Constraint LayerNorm LayerScale Project RMSNorm SphereProjection",
     "operators.operator": "Beside Chain Parts PreNorm Skip",
     "operators.pointwise": "Apply Integral Pointwise",
     "operators.position": "ALiBi Learned Position PositionByDepth RelativeBias Rotary Sinusoidal WaveBias",

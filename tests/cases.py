@@ -61,7 +61,7 @@ from tests.cases_models import (
     with_memory,
     words,
 )
-from tests.measure import stirred
+from tests.measure import random, stirred
 
 # --- axes ------------------------------------------------------------------------------------------------------------
 
@@ -381,6 +381,12 @@ OTHER_MODELS: dict[str, Case] = {  # tested by name
             WORDS, d=8, heads=2, depth=STEPS, m=12, style=zoo.LlamaStyle(stretch=STRETCHES[-1], window=3, share=0.5)
         )
     ),
+    "dinov2": Case(
+        lambda: zoo.dinov2(PIXELS, d=8, heads=2, depth=STEPS, m=16, registers=2),
+        lambda: Batch(PIXELS.cut(random(2, 2, 4, 6), first=3)),
+    ),
+    "marian": Case(lambda: zoo.bart(**SIZES, style=zoo.BartStyle(sines=True, normed=False)), paired),
+    "mbart": Case(lambda: zoo.bart(**SIZES, style=zoo.BartStyle(pre=True)), paired),
     "falcon": Case(lambda: zoo.falcon(WORDS, d=8, heads=2, depth=STEPS, m=12)),
     "falcon, two norms": Case(
         lambda: zoo.falcon(WORDS, d=8, heads=2, depth=STEPS, m=12, style=zoo.FalconStyle(two_norms=True))

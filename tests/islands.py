@@ -140,6 +140,17 @@ def qwen_gate(self: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return logits, shares if self.norm_topk_prob else logits.softmax(-1).gather(-1, chosen), chosen
 
 
+def sines_of_places(
+    self: Any, shape: torch.Size, past_key_values_length: int = 0, position_ids: Tensor | None = None
+) -> Tensor:
+    """Marian's positions: sines in the first half of d, cosines in the second."""
+    if position_ids is None:
+        position_ids = torch.arange(past_key_values_length, past_key_values_length + shape[1])
+    half = self.embedding_dim // 2
+    angle = position_ids[..., None] * 10000 ** (-torch.arange(half, dtype=torch.float64) / half)
+    return torch.cat([angle.sin(), angle.cos()], -1).to(self.weight.dtype)
+
+
 def decoder(family: str, name: str, norm: Callable[..., Any] | None = rms_norm) -> tuple[Island, ...]:
     """The islands that decoders with rotary positions share."""
     module = f"{family}.modeling_{family}"
@@ -174,6 +185,7 @@ ISLANDS = (
     Island("falcon.modeling_falcon", "FalconRotaryEmbedding.forward", "frequencies and angles", rotary_tables),
     Island("gptj.modeling_gptj", "GPTJAttention._get_embed_positions", "frequencies and angles", sines_and_cosines),
     Island("gptj.modeling_gptj", "GPTJAttention._attn", "the scores", gptj_attention),
+    Island("marian.modeling_marian", "MarianSinusoidalPositionalEmbedding.forward", "the sines", sines_of_places),
     Island("opt.modeling_opt", "eager_attention_forward", "the softmax", eager_attention),
     Island("deit.modeling_deit", "eager_attention_forward", "the softmax", eager_attention),
 )

@@ -14,10 +14,11 @@ from continua.axes import Points
 from continua.config import to_plain
 from continua.convert.albert import ALBERT
 from continua.convert.architecture import Architecture, Settings
-from continua.convert.bart import BART
+from continua.convert.bart import BART, MARIAN, MBART
 from continua.convert.bert import BERT
 from continua.convert.classes import new_head, with_score
 from continua.convert.deit import DEIT
+from continua.convert.dinov2 import DINOV2, DINOV2_WITH_REGISTERS
 from continua.convert.distilbert import DISTILBERT
 from continua.convert.electra import ELECTRA
 from continua.convert.falcon import FALCON
@@ -58,8 +59,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     for each in (
         *(with_score(each) for each in DECODERS),
         *(BERT, ALBERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA),
-        *(T5, BART, WHISPER),
-        *(VIT, DEIT),
+        *(T5, BART, MBART, MARIAN, WHISPER),
+        *(VIT, DEIT, DINOV2, DINOV2_WITH_REGISTERS),
     )
 }
 

@@ -23,10 +23,8 @@ def names(model: Transformer) -> NameMap:
 
 def image_names(model: Transformer, prefix: str, more: tuple[Entry, ...]) -> NameMap:
     """The names on disk: transformers gives these tensors other names in memory."""
-    layer, axes = "encoder.layer.{z}", model.axes
-    embed: Any = model.embed
+    layer = "encoder.layer.{z}"
     attention: Any = model.block.parts[0].inner
-    pixels, width, tokens = embed.pixels, axes.d.n or 0, embed.position.count  # type: ignore[union-attr]
     heads = [
         Entry(f"{A}.inner.{letter}.coefficients", f"{layer}.attention.attention.{name}.weight", Layout(2))
         for letter, name in (("q", "query"), ("k", "key"), ("v", "value"))
@@ -36,21 +34,12 @@ def image_names(model: Transformer, prefix: str, more: tuple[Entry, ...]) -> Nam
         for letter, name in (("q", "query"), ("k", "key"), ("v", "value"))
         if getattr(attention, f"b{letter}") is not None
     ]
-    patches = "embeddings.patch_embeddings.projection"
-    kernel = Layout(1, True, shape=(width, pixels.channels, *pixels.patch))
     return NameMap(
         prefix=prefix,
         ignored=("pooler.*",),
         bare=("*classifier.*",),
         entries=(
-            Entry("embed.table.coefficients", f"{patches}.weight", kernel),
-            Entry("embed.bias.coefficients", f"{patches}.bias", flat=True),
-            Entry("embed.first.coefficients", "embeddings.cls_token", Layout(shape=(1, 1, width))),
-            Entry(
-                "embed.position.table.coefficients",
-                "embeddings.position_embeddings",
-                Layout(shape=(1, tokens, width)),
-            ),
+            *patch_entries(model),
             *norm(f"{A}.norm", f"{layer}.layernorm_before"),
             *heads,
             *biases,
@@ -64,6 +53,22 @@ def image_names(model: Transformer, prefix: str, more: tuple[Entry, ...]) -> Nam
             *norm("readout.before.0", "layernorm"),
             *more,
         ),
+    )
+
+
+def patch_entries(model: Transformer) -> tuple[Entry, ...]:
+    """The map of a patch, the class token and the positions."""
+    embed: Any = model.embed
+    pixels = embed.pixels
+    width: int = model.axes.d.n or 0  # type: ignore[union-attr]
+    patches = "embeddings.patch_embeddings.projection"
+    kernel = Layout(1, True, shape=(width, pixels.channels, *pixels.patch))
+    places = Layout(shape=(1, embed.position.count, width))
+    return (
+        Entry("embed.table.coefficients", f"{patches}.weight", kernel),
+        Entry("embed.bias.coefficients", f"{patches}.bias", flat=True),
+        Entry("embed.first.coefficients", "embeddings.cls_token", Layout(shape=(1, 1, width))),
+        Entry("embed.position.table.coefficients", "embeddings.position_embeddings", places),
     )
 
 
@@ -107,14 +112,21 @@ def described_images(model: Transformer, name: str) -> dict[str, Any]:
         "num_hidden_layers": model.native.z.steps,
         "intermediate_size": model.axes.m.n,  # type: ignore[union-attr]
         "layer_norm_eps": readout.before[0].eps,
-        "image_size": _one(pixels.height, pixels.width),
-        "patch_size": _one(*pixels.patch),
-        "num_channels": pixels.channels,
+        **described_pixels(pixels),
         "qkv_bias": attention.bq is not None,
     }
     if readout.out:
         known |= described_labels(readout)
     return known
+
+
+def described_pixels(pixels: Pixels) -> dict[str, Any]:
+    """Images and patches as ``config.json`` has them."""
+    return {
+        "image_size": _one(pixels.height, pixels.width),
+        "patch_size": _one(*pixels.patch),
+        "num_channels": pixels.channels,
+    }
 
 
 def _pair(config: Settings, key: str) -> tuple[int, int]:

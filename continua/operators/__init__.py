@@ -20,7 +20,7 @@ from continua.operators.kernels.sampled import FewSources, redraw
 from continua.operators.kernels.sampling_error import Spread, spread
 from continua.operators.kernels.stationary import Gaussian, Stationary
 from continua.operators.mask import Both, ByDepth, Causal, Mask, Neighbours, Strided, Window
-from continua.operators.norm import Constraint, LayerNorm, Project, RMSNorm, SphereProjection
+from continua.operators.norm import Constraint, LayerNorm, LayerScale, Project, RMSNorm, SphereProjection
 from continua.operators.operator import Beside, Chain, Context, InputsSeen, Operator, Parts, PreNorm, Recorded, Skip
 from continua.operators.pointwise import Apply, Integral, Pointwise
 from continua.operators.position import (
@@ -81,6 +81,7 @@ __all__ = [
     "Integral",
     "Kernel",
     "LayerNorm",
+    "LayerScale",
     "Learned",
     "LinearStretch",
     "Llama3Stretch",

@@ -200,6 +200,27 @@ class RMSNorm(Affine):
         return WeightedNorm(self.eps, centred=False, missing=missing)
 
 
+@dataclass(frozen=True)
+class Scaling:
+    """γ x."""
+
+    def __call__(self, z: float, x: Tensor, args: NormOperands) -> Tensor:
+        """Evaluate."""
+        return x * args.weights.at(z)["scale"]
+
+
+@register
+class LayerScale(Affine):
+    """γ(z,d) x: a factor of each coordinate behind a branch (Touvron et al. 2021). Discrete case: ``x * gamma``."""
+
+    def __init__(self, weights: Parametrisation) -> None:
+        super().__init__(weights, 0.0, scale=True, shift=False)
+
+    def function(self, d: Grid) -> VectorFunction:
+        """The same on every grid."""
+        return Scaling()
+
+
 @register
 class Constraint(Affine):
     """P_S(u) = γ(z) ⊙ N((u−β(z))/γ(z)) + β(z): the projection onto the set S_z = {γ⊙y + β : ⟨y⟩ = 0, ⟨y²⟩ = 1}.

@@ -292,18 +292,23 @@ class Sinusoidal(Encoding):
     """p(t, 2i) = sin(t ω_i), p(t, 2i+1) = cos(t ω_i), ω_i = base^(−2i/D) (Vaswani et al. 2017), in real time.
 
     A shift of t is a rotation of each pair, and the wavelengths are 2π·base^(2i/D). On a smooth d axis neighbouring
-    nodes would alternate, so there sines fill the first half of the axis and cosines the second.
+    nodes would alternate, so there sines fill the first half of the axis and cosines the second; with ``halves`` on a
+    counted one too (Marian).
     """
 
-    def __init__(self, axes: Axes, base: float = 10000.0) -> None:
+    def __init__(self, axes: Axes, base: float = 10000.0, halves: bool = False) -> None:
         super().__init__()
-        self.axes, self.base = axes, base
+        self.axes, self.base, self.halves = axes, base, halves
 
     def forward(self, t: Grid, d: Grid, like: Tensor, read: None = None) -> Tensor:
         """Evaluate at all stamps."""
         axis, time = self.axes.d, t.nodes[..., :1]
         if isinstance(axis, Points):
             index = d.nodes[:, 0].to(time)
+            if self.halves:
+                half = (axis.n or len(d)) // 2
+                wave = time * self.base ** (-(index % half) / half)
+                return torch.where(index < half, wave.sin(), wave.cos()).to(like)
             wave = time * self.base ** (-(index - index % 2) / (axis.n or len(d)))
             return torch.where(index % 2 == 0, wave.sin(), wave.cos()).to(like)
         u = unit_coordinate(axis, d.nodes).to(time)
@@ -316,17 +321,26 @@ class Learned(Encoding):
     """p(t, d): a table over t = 0…count−1, read between its rows along straight lines.
 
     The first ``skip`` rows are passed over: t = 0 reads row ``skip`` (BART, OPT: 2). With ``gapless`` counted tokens
-    are numbered among those that are observed, wherever the padding is (RoBERTa); stamps stay as they are given.
+    are numbered among those that are observed, wherever the padding is (RoBERTa); stamps stay as they are given. So
+    many tokens behind the first have no position if they are ``unplaced`` (registers): p is zero there.
     Discrete case: ``nn.Embedding(count, n)`` indexed by position.
     """
 
     def __init__(
-        self, weights: Parametrisation, count: Size, std: Spread = 0.02, skip: Whole = 0, gapless: bool = False
+        self,
+        weights: Parametrisation,
+        count: Size,
+        std: Spread = 0.02,
+        skip: Whole = 0,
+        gapless: bool = False,
+        unplaced: Whole = 0,
     ) -> None:
         super().__init__()
         if skip >= count:
             raise ConfigError(f"a table of {count} rows skips fewer", got=skip, remedy="Give count > skip.")
         self.count = count
+        self.unplaced = unplaced
+        self.total = count + unplaced
         self.skip = skip
         self.gapless = gapless
         self.table = weights.table(count, "d", std)
@@ -334,16 +348,20 @@ class Learned(Encoding):
     @property
     def room(self) -> int | None:
         """Its rows, without those that are passed over."""
-        return self.count - self.skip
+        return self.total - self.skip
 
     def read(self, d: Grid) -> Tensor:
-        """The rows of the table."""
-        return self.table.on(d=d)
+        """The rows of the table, and zeros where tokens have no position."""
+        rows: Tensor = self.table.on(d=d)
+        if not self.unplaced:
+            return rows
+        first = self.skip + 1
+        return torch.cat([rows[:first], rows.new_zeros(self.unplaced, rows.shape[1]), rows[first:]])
 
     def forward(self, t: Grid, d: Grid, like: Tensor, read: Tensor | None = None) -> Tensor:
         """Take the first rows for counted tokens, interpolate for real stamps."""
         rows = self.read(d) if read is None else read
-        room = self.count - self.skip
+        room = self.total - self.skip
         if t.is_counting and t.is_ordered:
             if self.gapless and t.has_gaps:
                 place = t.start + t.observed.long().cumsum(-1) - 1
@@ -364,9 +382,9 @@ class Learned(Encoding):
                 remedy="Rescale the stamps, or use Sinusoidal() positions.",
             )
         x = x + self.skip if self.skip else x
-        low = x.detach().floor().clamp(self.skip, max(self.count - 2, self.skip)).long()
+        low = x.detach().floor().clamp(self.skip, max(self.total - 2, self.skip)).long()
         part = (x - low)[..., None].to(like)
-        return rows[low] * (1 - part) + rows[(low + 1).clamp_max(self.count - 1)] * part
+        return rows[low] * (1 - part) + rows[(low + 1).clamp_max(self.total - 1)] * part
 
     def _require(self, room: int, end: int) -> None:
         if end > room:

@@ -1,10 +1,11 @@
-"""Tiny random BARTs and Whispers of Hugging Face: logits, all gradients, folders, cached generation (M9, B14).
+"""Tiny random BARTs, mBARTs, Marians and Whispers of Hugging Face: logits, all gradients, folders, tokens (M9, B14).
 
-Neither computes a part in float32, so nothing is lifted. ``final_logits_bias`` is a buffer there and a parameter here;
-Whisper's encoder positions are frozen there: their gradients are ours alone.
+None but Marian, whose sines are lifted, computes a part in float32. ``final_logits_bias`` is a buffer there and a
+parameter here; Whisper's encoder positions are frozen there: their gradients are ours alone.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from continua.fields import counted
 from continua.models import zoo
 from continua.models.build import discrete_axes
 from tests.exact import EXACT, aligned, gap, gradients, numbers, stirred, worst
+from tests.islands import ISLANDS, lifted
 from tests.lazy import Lazily
 from tests.refusals import refused
 
@@ -44,11 +46,25 @@ STYLES: dict[str, dict[str, Any]] = {
     "bart": {},
     "bart, scaled": {"scale_embedding": True, "activation_function": "relu"},
     "bart, states": {},
+    "mbart": {"scale_embedding": True},
+    "mbart, states": {},
+    "marian": {"scale_embedding": True, "activation_function": "swish"},
     "whisper": {},
+}
+FAMILIES = {
+    "bart": ("Bart", "BartForConditionalGeneration"),
+    "mbart": ("MBart", "MBartForConditionalGeneration"),
+    "marian": ("Marian", "MarianMTModel"),
 }
 EACH = pytest.mark.parametrize("style", STYLES)
 
-pytestmark = [pytest.mark.usefixtures("quiet_hugging_face"), pytest.mark.spec("B14", "M9")]
+pytestmark = [pytest.mark.usefixtures("quiet_hugging_face", "_lifted"), pytest.mark.spec("B14", "M9")]
+
+
+@pytest.fixture
+def _lifted() -> Iterator[None]:
+    with lifted(tuple(island for island in ISLANDS if island.module.startswith("marian"))):
+        yield
 
 
 def hugging(style: str, dtype: torch.dtype = torch.float64, **options: Any) -> Any:
@@ -57,10 +73,14 @@ def hugging(style: str, dtype: torch.dtype = torch.float64, **options: Any) -> A
         sizes |= {"num_mel_bins": MELS, "max_source_positions": S, "max_target_positions": CONTEXT, "pad_token_id": 1}
         sizes |= {"bos_token_id": 1, "eos_token_id": 1, "decoder_start_token_id": 2, "begin_suppress_tokens": None}
         return stirred(transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**sizes)).eval(), dtype)
-    config = transformers.BartConfig(**sizes, max_position_embeddings=CONTEXT)
-    if style == "bart, states":
-        return stirred(transformers.BartModel(config).eval(), dtype)
-    theirs = transformers.BartForConditionalGeneration(config).eval()
+    family, *states = style.split(", ")
+    kind, words = FAMILIES[family]
+    if family != "bart":
+        sizes |= {"pad_token_id": 1, "decoder_start_token_id": 2, "forced_eos_token_id": None, "eos_token_id": 2}
+    config = getattr(transformers, f"{kind}Config")(**sizes, max_position_embeddings=CONTEXT)
+    if states == ["states"]:
+        return stirred(getattr(transformers, f"{kind}Model")(config).eval(), dtype)
+    theirs = getattr(transformers, words)(config).eval()
     theirs.final_logits_bias = numbers(1, VOCAB, dtype=torch.float32, seed=3)
     return stirred(theirs, dtype)
 
@@ -114,7 +134,7 @@ def compare(theirs: Any, folder: Path, style: str, padding: str) -> float:
     assert not ours[~rows].any()
     towards = numbers(*wanted.shape, dtype=wanted.dtype, seed=9)[rows]
     got = gradients((ours[rows] * towards).sum(), dict(model.named_parameters()))
-    got = names.store(got, style != "bart, states")
+    got = names.store(got, not style.endswith(", states"))
     named = {n: p for n, p in theirs.named_parameters() if p.requires_grad}
     expected = gradients((wanted[rows] * towards).sum(), named)
     alone = set(got) - set(expected)
@@ -128,7 +148,7 @@ def test_answers_and_gradients(tmp_path: Path, style: str, padding: str) -> None
     assert compare(hugging(style), tmp_path, style, padding) <= 1e-12
 
 
-@pytest.mark.parametrize("style", ["bart", "whisper"])
+@pytest.mark.parametrize("style", ["bart", "whisper", "mbart", "marian"])
 def test_float32_and_eager_attention(tmp_path: Path, style: str) -> None:
     theirs = hugging(style, torch.float32, attn_implementation="eager")
     assert compare(theirs, tmp_path, style, "right") <= EXACT[torch.float32]
@@ -150,7 +170,7 @@ def test_folders_go_both_ways(tmp_path: Path, style: str) -> None:
     assert to_plain(ct.from_hf(folder)) == to_plain(model)
 
 
-@pytest.mark.parametrize("style", ["bart", "bart, scaled", "whisper"])
+@pytest.mark.parametrize("style", ["bart", "bart, scaled", "mbart", "marian", "whisper"])
 def test_cached_generation_writes_the_same_tokens(style: str) -> None:
     theirs = hugging(style)
     model = ct.from_hf(theirs)
@@ -166,7 +186,7 @@ def test_cached_generation_writes_the_same_tokens(style: str) -> None:
     assert torch.equal(ours, written)
 
 
-@pytest.mark.parametrize("style", ["bart", "whisper"])
+@pytest.mark.parametrize("style", ["bart", "whisper", "mbart", "marian"])
 @pytest.mark.parametrize("sizes", [{"d": 8}, {"h": 1}, {"e": 2}, {"m": 12}, {"z": 1}], ids=str)
 def test_another_discretisation(style: str, sizes: dict[str, int]) -> None:
     model = ct.from_hf(hugging(style))
@@ -260,7 +280,9 @@ def test_other_files_are_refused(openai: tuple[Path, Any], tmp_path: Path, monke
     ("style", "entries", "said"),
     [
         ("bart", {"normalize_before": True}, "normalize_before=False, got True"),
-        ("bart", {"activation_function": "swish"}, "this activation is not known, got 'swish'"),
+        ("bart", {"activation_function": "mish"}, "this activation_function is not read, got 'mish'"),
+        ("marian", {"decoder_vocab_size": 9}, "decoder_vocab_size=23, got 9"),
+        ("marian", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings=True, got False"),
         ("bart", {"decoder_layers": 0}, "decoder_layers takes a whole number ≥ 1, got 0"),
         ("bart", {"encoder_ffn_dim": 12}, "encoder.layers.0.fc1.weight needs shape [12, 16]"),
         ("whisper", {"scale_embedding": True}, "scale_embedding=False, got True"),

@@ -41,6 +41,10 @@ MODELS = {
     "roberta": lambda: ct.zoo.roberta(vocab=11, context=16, masked_lm=True, **SMALL),
     "distilbert": lambda: ct.zoo.distilbert(vocab=11, context=16, labels=2, **SMALL),
     "bart": lambda: ct.zoo.bart(vocab=11, context=16, **SMALL),
+    "mbart": lambda: ct.zoo.mbart(vocab=11, context=16, **SMALL),
+    "marian": lambda: ct.zoo.marian(vocab=11, style=ct.zoo.BartStyle(sines=True, normed=False), **SMALL),
+    "dinov2": lambda: ct.zoo.dinov2(Pixels(4, 4, channels=2, patch=(2, 2)), **SMALL),
+    "dinov2_with_registers": lambda: ct.zoo.dinov2(Pixels(4, 4, channels=2, patch=(2, 2)), registers=2, **SMALL),
     "whisper": lambda: ct.zoo.whisper(vocab=11, channels=3, frames=6, context=16, **SMALL),
 }
 UNWRITTEN = (

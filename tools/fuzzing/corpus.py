@@ -145,6 +145,7 @@ LATER: tuple[dict[str, Any], ...] = (
     {"kind": "Frames", "weights": COUNTED, "channels": 3, "position": None},
     {"kind": "Growth", "stages": [{"kind": "Stage", "sizes": [SIZE], "until": 0.4}]},
     {"kind": "HeadNorm", "weights": COUNTED, "eps": 1e-6},
+    {"kind": "LayerScale", "weights": COUNTED},
     {"kind": "LinearStretch", "factor": 2.0},
     {"kind": "LongStretch", "short": [1.0, 1.5], "long": [2.0, 3.0], "length": 4.0, "gain": 1.1},
     {"kind": "PositionByDepth", "positions": [{"kind": "Rotary"}, {"kind": "Position"}], "order": [1, 0]},

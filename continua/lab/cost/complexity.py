@@ -39,6 +39,7 @@ from continua.operators import (
     Experts,
     Integral,
     LayerNorm,
+    LayerScale,
     Operator,
     Pointwise,
     Position,
@@ -284,6 +285,7 @@ def _integral(operator: Integral, n: Sizes) -> list[CostItem]:
 
 
 @work.register(LayerNorm)
+@work.register(LayerScale)
 @work.register(RMSNorm)
 @work.register(Constraint)
 @work.register(SphereProjection)

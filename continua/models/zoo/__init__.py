@@ -6,6 +6,7 @@ from continua.models.zoo.bart import BartStyle, bart
 from continua.models.zoo.bert import bert
 from continua.models.zoo.cross_modal import cross_modal
 from continua.models.zoo.deit import deit
+from continua.models.zoo.dinov2 import dinov2
 from continua.models.zoo.distilbert import distilbert
 from continua.models.zoo.electra import electra
 from continua.models.zoo.falcon import FalconStyle, falcon
@@ -19,6 +20,7 @@ from continua.models.zoo.gpt_j import GPTJStyle, gpt_j
 from continua.models.zoo.gpt_neox import NeoXStyle, gpt_neox
 from continua.models.zoo.images import image_classifier
 from continua.models.zoo.llama import LlamaStyle, Mixture, llama
+from continua.models.zoo.mbart import marian, mbart
 from continua.models.zoo.mistral import mistral
 from continua.models.zoo.mixtral import mixtral
 from continua.models.zoo.opt import OPTStyle, opt
@@ -52,6 +54,7 @@ __all__ = [
     "continuous",
     "cross_modal",
     "deit",
+    "dinov2",
     "distilbert",
     "electra",
     "falcon",
@@ -65,6 +68,8 @@ __all__ = [
     "gpt_neox",
     "image_classifier",
     "llama",
+    "marian",
+    "mbart",
     "mistral",
     "mixtral",
     "opt",

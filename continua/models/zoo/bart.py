@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from continua.fields import counted
-from continua.models.build import discrete_axes, post_norm
+from continua.fields import Parametrisation, counted
+from continua.models.build import discrete_axes, post_norm, pre_norm
 from continua.models.embed import Tokens
 from continua.models.encoder_decoder import EncoderDecoder
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
-from continua.operators import GELU, Activation, Attention, Causal, LayerNorm, Learned, Pointwise
+from continua.operators import GELU, Activation, Attention, Causal, LayerNorm, Learned, Pointwise, Sinusoidal
 from continua.settings import Size, Whole, checked
 
 SKIP = 2  # rows of the position tables that no token reads
@@ -19,7 +19,9 @@ SKIP = 2  # rows of the position tables that no token reads
 class BartStyle:
     """What differs among models built like BART: φ, scaled words, the padding token, and what is behind the decoder.
 
-    ``scaled`` multiplies words by √d; ``words`` answers with the token table, ``bias`` adds a bias to that.
+    ``scaled`` multiplies words by √d; ``words`` answers with the token table, ``bias`` adds a bias to that. ``pre``
+    puts norms before the branches and one behind all (mBART); ``normed`` normalises words and positions; ``sines`` are
+    positions that are not learned (Marian).
     """
 
     phi: Activation = GELU()  # noqa: RUF009  (frozen)
@@ -27,6 +29,9 @@ class BartStyle:
     pad: Whole = 1
     words: bool = True
     bias: bool = True
+    pre: bool = False
+    normed: bool = True
+    sines: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,9 +83,18 @@ def _stack(vocab: int, d: int, context: int, style: BartStyle, side: _Side) -> T
     fixed = weights.autonomous()
     own = Attention(weights, Causal() if side.decodes else None)
     across = (Attention(weights, cross=True),) if side.decodes else ()
-    block = post_norm((own, *across, Pointwise(weights, style.phi)), lambda: LayerNorm(weights))
-    position = Learned(fixed, context + SKIP, skip=SKIP)
+    place = pre_norm if style.pre else post_norm
+    block = place((own, *across, Pointwise(weights, style.phi)), lambda: LayerNorm(weights))
+    learned = Learned(fixed, context + SKIP, skip=SKIP)
+    position = Sinusoidal(axes, halves=True) if style.sines else learned
     scale = d**0.5 if style.scaled else 1.0
-    embed = Tokens(fixed, vocab, position, norm=LayerNorm(fixed), pad=style.pad, scale=scale)
-    readout = Readout(fixed, vocab, tied=True, bias=style.bias) if side.decodes and style.words else None
-    return Transformer(axes, native, embed, block, readout)
+    embed = Tokens(fixed, vocab, position, norm=LayerNorm(fixed) if style.normed else None, pad=style.pad, scale=scale)
+    return Transformer(axes, native, embed, block, _readout(fixed, vocab, style, side))
+
+
+def _readout(fixed: Parametrisation, vocab: int, style: BartStyle, side: _Side) -> Readout | None:
+    """Words behind the decoder, a norm behind either side of a pre-norm model, or nothing."""
+    before = (LayerNorm(fixed),) if style.pre else ()
+    if side.decodes and style.words:
+        return Readout(fixed, vocab, before=before, tied=True, bias=style.bias)
+    return Readout(fixed, before=before) if before else None
