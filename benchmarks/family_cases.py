@@ -95,12 +95,14 @@ T5 |= {"dropout_rate": 0.0, "pad_token_id": 0, "eos_token_id": 1, "decoder_start
 DISTIL = {"vocab_size": VOCAB, "dim": 256, "n_heads": 8, "n_layers": 6, "hidden_dim": 1024} | STILL
 SPARSE = GATED | {"num_hidden_layers": 5, "intermediate_size": 256, "num_experts_per_tok": 2}
 LAYERS = {"sliding_window_pattern": 3}
+NO_ENDS = dict.fromkeys((*ENDS, "cls_token_id", "sep_token_id"))
 FAMILIES = (
     encoder("Bert", GELU | QUIET),
     encoder("Roberta", GELU | QUIET, pad_token_id=1),
     encoder("DistilBert", DISTIL | {"max_position_embeddings": 512}),
     Family("ElectraModel", "ElectraConfig", GELU | QUIET | {"embedding_size": 128}),
     encoder("Albert", GELU | QUIET | {"hidden_size": 640, "intermediate_size": 2560, "num_hidden_layers": 2}),
+    encoder("ModernBert", GELU | NO_ENDS | {"intermediate_size": 688, "local_attention": 64}),
     Family("T5ForConditionalGeneration", "T5Config", T5, "words beside words"),
     Family("BartForConditionalGeneration", "BartConfig", SIDES, "words beside words"),
     Family("MBartForConditionalGeneration", "MBartConfig", SIDES, "words beside words"),

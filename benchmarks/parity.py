@@ -5,7 +5,7 @@
 For each family and head: the largest difference of the answers and of all gradients over the largest entry, with the
 parts that Hugging Face computes in float32 lifted (``tests/islands.py`` lists them), and of the answers as they are.
 Gradients are compared under the names on disk: those of Hugging Face are written there by its own ``save_pretrained``.
-Nothing is timed. The table is what the documentation quotes.
+Nothing is timed. ``python tools/quote.py`` writes the table, with the speeds of ``family.py``, into the documentation.
 """
 
 import os
@@ -34,6 +34,7 @@ from tests.exact import gap, gradients, numbers, stirred, worst, written_gradien
 from tests.islands import lifted
 
 BOUND = 1e-12
+EXPERTS = {"experts_implementation": "eager"}  # products of groups know no float64
 VOCAB, ROOM = 23, 14
 IDS = torch.randint(4, VOCAB, (2, 7), generator=torch.Generator().manual_seed(4))
 SOURCE = torch.randint(4, VOCAB, (2, 6), generator=torch.Generator().manual_seed(5))
@@ -85,6 +86,11 @@ class Case:
         """The class of ``transformers``."""
         return self.family + self.head
 
+    @property
+    def said(self) -> str:
+        """What its configuration says beside sizes."""
+        return ", ".join(f"{name}={value}" for name, value in self.options.items() if name not in EXPERTS)
+
     def make(self) -> Any:
         """The model with noise on every weight."""
         config = getattr(transformers, self.config or f"{self.family}Config")(**self.sizes, **self.options)
@@ -95,8 +101,8 @@ GPT2 = {"vocab_size": VOCAB, "n_embd": 16, "n_head": 4, "n_layer": 3, "n_positio
 DISTIL = {"vocab_size": VOCAB, "dim": 16, "n_heads": 4, "n_layers": 3, "hidden_dim": 24}
 T5 = {"vocab_size": VOCAB, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_heads": 4, "num_layers": 3}
 OPT = WIDE | {"ffn_dim": 24, "max_position_embeddings": ROOM, "word_embed_proj_dim": 16}
-EXPERTS = {"experts_implementation": "eager"}  # products of groups know no float64
 DINO = {name: size for name, size in IMAGES.items() if name != "intermediate_size"} | {"mlp_ratio": 2}
+NO_ENDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"))
 CASES = (
     *(Case("Bert", head, ENCODER) for head in ("Model", *MINE)),
     *(Case("Roberta", head, ENCODER | {"type_vocab_size": 1}) for head in ("Model", *MINE)),
@@ -104,6 +110,7 @@ CASES = (
     *(Case("Electra", head, ENCODER | {"embedding_size": 8}) for head in ("Model", *MINE[1:])),
     Case("XLMRoberta", "ForMaskedLM", ENCODER | {"type_vocab_size": 1}),
     Case("Albert", "ForMaskedLM", ENCODER | {"embedding_size": 8, "num_hidden_groups": 1}),
+    *(Case("ModernBert", head, ENCODER | NO_ENDS, options={"local_attention": 4}) for head in ("Model", "ForMaskedLM")),
     Case("T5", "ForConditionalGeneration", T5, paired),
     Case("Bart", "ForConditionalGeneration", SIDES | {"max_position_embeddings": ROOM}, paired),
     Case("MBart", "ForConditionalGeneration", SIDES | {"max_position_embeddings": ROOM}, paired),
@@ -169,16 +176,20 @@ def main() -> None:
     hf_logging.disable_progress_bar()
     table = Table("model of transformers", "answers", "gradients", "answers, nothing lifted")
     rows = []
+    families = []
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
             outputs, slopes, untouched = compared(case, Path(folder))
         table.add_row(case.name, f"{outputs:.0e}", f"{slopes:.0e}", f"{untouched:.0e}")
+        families.append(
+            {"model": case.name, "options": case.said, "answers": outputs, "gradients": slopes, "as is": untouched}
+        )
         note = f"answers {outputs:.1e}, nothing lifted {untouched:.1e}"
         rows.append(
             Row(f"{case.name}: gradients", slopes, target=f"≤ {BOUND:g}", held=max(outputs, slopes) <= BOUND, note=note)
         )
     Console().print(table)
-    write("parity", rows, environment=environment())
+    write("parity", rows, environment=environment(), families=families)
 
 
 if __name__ == "__main__":

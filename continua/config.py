@@ -77,7 +77,7 @@ MODULES = {
     "operators.kernels.stationary": "Gaussian Stationary",
     "operators.mask": "Both ByDepth Causal Neighbours Strided Window",
     "operators.norm": "Constraint LayerNorm LayerScale Project RMSNorm SphereProjection",
-    "operators.operator": "Beside Chain Parts PreNorm Skip",
+    "operators.operator": "Beside Chain FromDepth Parts PreNorm Skip",
     "operators.pointwise": "Apply Integral Pointwise",
     "operators.position": "ALiBi Learned Position PositionByDepth RelativeBias Rotary Sinusoidal WaveBias",
     "operators.spectral": "SpectralConvolution",

@@ -385,6 +385,7 @@ OTHER_MODELS: dict[str, Case] = {  # tested by name
         lambda: zoo.dinov2(PIXELS, d=8, heads=2, depth=STEPS, m=16, registers=2),
         lambda: Batch(PIXELS.cut(random(2, 2, 4, 6), first=3)),
     ),
+    "modernbert": Case(lambda: zoo.modernbert(WORDS, d=8, heads=2, depth=STEPS, m=12, masked_lm=True)),
     "marian": Case(lambda: zoo.bart(**SIZES, style=zoo.BartStyle(sines=True, normed=False)), paired),
     "mbart": Case(lambda: zoo.bart(**SIZES, style=zoo.BartStyle(pre=True)), paired),
     "falcon": Case(lambda: zoo.falcon(WORDS, d=8, heads=2, depth=STEPS, m=12)),

@@ -151,6 +151,14 @@ def sines_of_places(
     return torch.cat([angle.sin(), angle.cos()], -1).to(self.weight.dtype)
 
 
+def turned(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
+    """x cos + (−x₂, x₁) sin."""
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    halves = [x.chunk(2, -1) for x in (q, k)]
+    q, k = (x * cos + torch.cat([-b, a], -1) * sin for x, (a, b) in zip((q, k), halves, strict=True))
+    return q, k
+
+
 def decoder(family: str, name: str, norm: Callable[..., Any] | None = rms_norm) -> tuple[Island, ...]:
     """The islands that decoders with rotary positions share."""
     module = f"{family}.modeling_{family}"
@@ -185,6 +193,9 @@ ISLANDS = (
     Island("falcon.modeling_falcon", "FalconRotaryEmbedding.forward", "frequencies and angles", rotary_tables),
     Island("gptj.modeling_gptj", "GPTJAttention._get_embed_positions", "frequencies and angles", sines_and_cosines),
     Island("gptj.modeling_gptj", "GPTJAttention._attn", "the scores", gptj_attention),
+    Island("modernbert.modeling_modernbert", "ModernBertRotaryEmbedding.forward", "angles", rotary_tables_by_layer),
+    Island("modernbert.modeling_modernbert", "eager_attention_forward", "the softmax", eager_attention),
+    Island("modernbert.modeling_modernbert", "apply_rotary_pos_emb", "the turn", turned),
     Island("marian.modeling_marian", "MarianSinusoidalPositionalEmbedding.forward", "the sines", sines_of_places),
     Island("opt.modeling_opt", "eager_attention_forward", "the softmax", eager_attention),
     Island("deit.modeling_deit", "eager_attention_forward", "the softmax", eager_attention),

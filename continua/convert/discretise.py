@@ -129,6 +129,8 @@ class _Flow:
         elif kind == "ByDepth":
             order = tuple(range(len(made["masks"])))
             made["masks"] = [made["masks"][layer_at(order, z)] for z in self.starts]
+        elif kind == "FromDepth":
+            made["start"] = float(sum(z < made["start"] - 1e-9 for z in self.starts))
         elif kind == "PositionByDepth":
             made["order"] = [layer_at(tuple(made["order"]), z) for z in self.starts]
         elif kind == "Attention" and made["groups"] is not None:

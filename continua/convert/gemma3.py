@@ -6,7 +6,7 @@ from typing import Any
 from continua.convert.architecture import Architecture, Settings, expect
 from continua.convert.gemma2 import built, described, names
 from continua.convert.llama import FULL, SLIDING, sliding_layers
-from continua.convert.rotations import ROPE, rotations, rotations_described
+from continua.convert.rotations import ROPE, Rotations, rotations, rotations_described
 from continua.models import Transformer
 from continua.operators import PositionByDepth
 from continua.settings import Count, Positive
@@ -19,25 +19,24 @@ def build(config: Settings, stored: set[str]) -> Transformer:
     expect(config, attn_logit_softcapping=None)
     every = config.take(PATTERN, Count, config.take(f"_{PATTERN}", Count, 6))
     sliding = sliding_layers(config, stored, lambda layer: (layer + 1) % every != 0)
-    whole = rotations(_of_layers(config, FULL))
-    local = rotations(_of_layers(config, SLIDING))
+    whole = rotations_of_layers(config, FULL, "rope_theta", 1e6)
+    local = rotations_of_layers(config, SLIDING, "rope_local_base_freq", 10000.0)
     expect({"local": local.stretch}, local=None)
     own = {"base": whole.base, "stretch": whole.stretch, "local_base": local.base, "head_norm": True}
     return built(config, stored, sliding=sliding, **own)
 
 
-def _of_layers(config: Settings, kind: str) -> Settings:
-    """What one kind of layers says of its rotations: a table of each kind in new files, two entries in old ones."""
+def rotations_of_layers(config: Settings, kind: str, key: str, usual: float) -> Rotations:
+    """What one kind of layers says of its rotations: a table of each kind in new files, an entry ``key`` in old ones.
+
+    A stretch of old files is that of layers with the whole past.
+    """
     tables = config.take(ROPE, Mapping[str, Any], None)
     if tables is not None and kind in tables:
-        return Settings({**config, ROPE: Settings(tables).take(kind, Mapping[str, Any])})
-    if kind == SLIDING:
-        base = config.take("rope_local_base_freq", Positive, 10000.0)
-        return Settings({"rope_theta": base})
-    rope = config.take("rope_scaling", Mapping[str, Any], {})
-    return Settings(
-        {**config, ROPE: None, "rope_theta": config.take("rope_theta", Positive, 1e6), "rope_scaling": rope}
-    )
+        return rotations(Settings({**config, ROPE: Settings(tables).take(kind, Mapping[str, Any])}))
+    rope = config.take("rope_scaling", Mapping[str, Any], {}) if kind == FULL else {}
+    base = config.take(key, Positive, usual)
+    return rotations(Settings({**config, ROPE: None, "rope_theta": base, "rope_scaling": rope}))
 
 
 def describe(model: Transformer) -> dict[str, Any]:

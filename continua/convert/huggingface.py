@@ -31,6 +31,7 @@ from continua.convert.hub import located
 from continua.convert.llama import LLAMA
 from continua.convert.mistral import MISTRAL
 from continua.convert.mixtral import MIXTRAL, QWEN3_MOE
+from continua.convert.modernbert import MODERNBERT
 from continua.convert.names import NameMap, widest
 from continua.convert.opt import OPT
 from continua.convert.padding import padded
@@ -58,7 +59,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     each.kind: each
     for each in (
         *(with_score(each) for each in DECODERS),
-        *(BERT, ALBERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA),
+        *(BERT, ALBERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA, MODERNBERT),
         *(T5, BART, MBART, MARIAN, WHISPER),
         *(VIT, DEIT, DINOV2, DINOV2_WITH_REGISTERS),
     )

@@ -94,12 +94,16 @@ def _neighbours(x: Tensor, turned: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Entry:
-    """One of our tensors and where it is in the file; ``flat`` marks vectors (biases, norms)."""
+    """One of our tensors and where it is in the file; ``flat`` marks vectors (biases, norms).
+
+    The first layers, ``begins`` of them, are not in the file: nothing reads their rows, which are one.
+    """
 
     ours: str
     theirs: str
     layout: Layout = Layout()
     flat: bool = False
+    begins: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,13 +126,16 @@ class NameMap:
         used: set[str] = set()
         state: dict[str, Tensor] = {}
         for entry in self.entries:
-            names = layer_names(entry.theirs, target[entry.ours])
+            names = layer_names(entry.theirs, target[entry.ours])[entry.begins :]
             _require(names, plain)
             lead = self._numbered(entry)
             shape = target[entry.ours].shape
             pieces = (_taken(entry, name, stored[plain[name]], shape[lead:]) for name in names)  # one at a time
             # a copy, which torch aligns: in a file tensors lie anywhere, and products may round by where they lie
-            state[entry.ours] = _stacked(pieces, len(names)).view(shape) if lead else _copied(next(pieces))
+            found = _stacked(pieces, len(names)) if lead else _copied(next(pieces))
+            if entry.begins:
+                found = torch.cat([found.new_ones(entry.begins, *found.shape[1:]), found])
+            state[entry.ours] = found.view(shape)
             used.update(names)
         extra = [n for n in plain if n not in used and not _any_of(n, self.ignored)]
         if extra:
@@ -144,7 +151,7 @@ class NameMap:
         for entry in sorted(self.entries, key=lambda entry: entry.layout.part[0]):
             lead = self._numbered(entry)
             whole = state[entry.ours].flatten(0, lead - 1) if lead else state[entry.ours]
-            for place, name in enumerate(layer_names(entry.theirs, state[entry.ours])):
+            for place, name in list(enumerate(layer_names(entry.theirs, state[entry.ours])))[entry.begins :]:
                 ours = whole[place] if lead else whole
                 pieces.setdefault(name, []).append(entry.layout.give(ours, entry.flat))
                 layouts[name] = entry.layout

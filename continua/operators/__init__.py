@@ -21,7 +21,18 @@ from continua.operators.kernels.sampling_error import Spread, spread
 from continua.operators.kernels.stationary import Gaussian, Stationary
 from continua.operators.mask import Both, ByDepth, Causal, Mask, Neighbours, Strided, Window
 from continua.operators.norm import Constraint, LayerNorm, LayerScale, Project, RMSNorm, SphereProjection
-from continua.operators.operator import Beside, Chain, Context, InputsSeen, Operator, Parts, PreNorm, Recorded, Skip
+from continua.operators.operator import (
+    Beside,
+    Chain,
+    Context,
+    FromDepth,
+    InputsSeen,
+    Operator,
+    Parts,
+    PreNorm,
+    Recorded,
+    Skip,
+)
 from continua.operators.pointwise import Apply, Integral, Pointwise
 from continua.operators.position import (
     ALiBi,
@@ -73,6 +84,7 @@ __all__ = [
     "Encoding",
     "Experts",
     "Uniform",
+    "FromDepth",
     "GELU",
     "Gaussian",
     "HeadNorm",

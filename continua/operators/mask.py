@@ -234,12 +234,12 @@ class Both(Mask):
 @register
 @dataclass(frozen=True)
 class ByDepth(Mask):
-    """A mask of its own for each unit of depth: ``masks[i]`` for z in [i, i + 1), the last one beyond.
+    """A mask of its own for each unit of depth, or none: ``masks[i]`` for z in [i, i + 1), the last one beyond.
 
     Discrete case: layers that differ in what they see, such as windows in turn with the whole past.
     """
 
-    masks: tuple[Mask, ...]
+    masks: tuple[Mask | None, ...]
 
     def __post_init__(self) -> None:
         if not self.masks or any(isinstance(mask, ByDepth) for mask in self.masks):
@@ -247,7 +247,7 @@ class ByDepth(Mask):
             raise MaskError("every depth has one mask", got=got, remedy="Give a mask for each layer.")
 
     @property
-    def kinds(self) -> tuple[Mask, ...]:
+    def kinds(self) -> tuple[Mask | None, ...]:
         """The masks that differ, in order of appearance."""
         return tuple(dict.fromkeys(self.masks))
 
@@ -260,16 +260,17 @@ class ByDepth(Mask):
     @property
     def is_causal(self) -> bool:
         """If all are."""
-        return all(mask.is_causal for mask in self.masks)
+        return all(mask is not None and mask.is_causal for mask in self.masks)
 
     @property
     def sees_itself(self) -> bool:
         """If all do."""
-        return all(mask.sees_itself for mask in self.masks)
+        return all(mask is None or mask.sees_itself for mask in self.masks)
 
     def allowed(self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"]) -> Bool[Tensor, "*b t s"]:
         """Allowed in some depth."""
-        found = self.masks[0].allowed(t, s)
-        for mask in self.kinds[1:]:
-            found = found | mask.allowed(t, s)
+        each = [t == s.mT if mask is None else mask.allowed(t, s) for mask in self.kinds]
+        found = torch.ones_like(each[0]) if None in self.kinds else each[0]
+        for allowed in each[1:]:
+            found = found | allowed
         return found

@@ -255,6 +255,37 @@ class Beside(Operator):
 
 
 @dataclass(frozen=True)
+class Started:
+    """x before a depth, inner(z, x) from there on."""
+
+    inner: Bound
+    start: float
+
+    def __call__(self, z: float, x: Tensor, args: Args) -> Tensor:
+        """Choose by depth, a plain number; a hair below the start is the start."""
+        return x if z < self.start - 1e-9 else self.inner.f(z, x, args)
+
+
+@register
+class FromDepth(Operator):
+    """x before depth ``start``, inner(x) from there on. Discrete case: first layers without a norm (ModernBERT)."""
+
+    def __init__(self, inner: Operator, start: float) -> None:
+        super().__init__()
+        self.inner = inner
+        self.start = start
+
+    def read(self, grids: Grids, late: bool = False) -> Any:
+        """The weights of the inner operator."""
+        return self.inner.read(grids, late)
+
+    def place(self, read: Any, grids: Grids, context: Context) -> tuple[Bound, Args]:
+        """The inner function, from its depth on."""
+        inner, inner_args = self.inner.place(read, grids, context)
+        return Bound(Started(inner, self.start), inner.read, inner.local), inner_args
+
+
+@dataclass(frozen=True)
 class Skipped:
     """γx + inner(z, x)."""
 

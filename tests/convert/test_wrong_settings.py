@@ -41,6 +41,7 @@ MODELS = {
     "roberta": lambda: ct.zoo.roberta(vocab=11, context=16, masked_lm=True, **SMALL),
     "distilbert": lambda: ct.zoo.distilbert(vocab=11, context=16, labels=2, **SMALL),
     "bart": lambda: ct.zoo.bart(vocab=11, context=16, **SMALL),
+    "modernbert": lambda: ct.zoo.modernbert(vocab=11, d=8, heads=2, depth=3, m=12, masked_lm=True),
     "mbart": lambda: ct.zoo.mbart(vocab=11, context=16, **SMALL),
     "marian": lambda: ct.zoo.marian(vocab=11, style=ct.zoo.BartStyle(sines=True, normed=False), **SMALL),
     "dinov2": lambda: ct.zoo.dinov2(Pixels(4, 4, channels=2, patch=(2, 2)), **SMALL),
@@ -51,6 +52,7 @@ UNWRITTEN = (
     "auto_map", "max_window_layers", "max_position_embeddings", "partial_rotary_factor", "use_bidirectional_attention",
     "rope_scaling", "rope_interleaved", "feed_forward_proj", "num_decoder_layers", "id2label", "qkv_bias",
     "num_labels", "normalize_before", "rope_local_base_freq", "sliding_window_pattern", "no_rope_layer_interval",
+    "global_rope_theta", "local_rope_theta", "global_attn_every_n_layers",
 )  # fmt: skip
 ANYTHING: tuple[Any, ...] = (
     None, "x", "", "8", 0, -1, 1.5, 10**12, 10**40, math.nan, 1e308, 1e-320, True, False,

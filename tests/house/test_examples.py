@@ -44,6 +44,19 @@ def test_quoting_replaces_what_stood_there(tmp_path) -> None:
     assert quoted(got, tmp_path) == got
 
 
+def test_families_are_quoted_with_errors_and_times(tmp_path) -> None:
+    page = "before\n<!-- families -->\nold\n<!-- end of families -->\n"
+    assert "Not measured yet" in quoted(page, tmp_path)
+    one = {"model": "SomeModel", "options": "window=3", "answers": 0.0, "gradients": 2.4e-16, "as is": 3e-7}
+    (tmp_path / "parity.json").write_text(json.dumps({"families": [one]}), encoding="utf-8")
+    row = {"name": "SomeModel: load", "value": 1.234, "low": 1.1, "high": 1.5, "verdict": "MISS"}
+    (tmp_path / "family.json").write_text(json.dumps({"rows": [row]}), encoding="utf-8")
+    got = quoted(page, tmp_path)
+    assert "| `SomeModel` | window=3 | 0 | 2e-16 | 3e-7 |  |  | **MISS** 1.23 [1.10, 1.50] |" in got
+    assert "old" not in got
+    assert quoted(got, tmp_path) == got
+
+
 @pytest.mark.slow(reason="a whole example, which trains")
 @pytest.mark.spec("T1", "T2", "T9")
 def test_the_training_example_keeps_its_promises(tmp_path) -> None:

@@ -143,6 +143,7 @@ LATER: tuple[dict[str, Any], ...] = (
     {"kind": "StateImitation"},
     {"kind": "Experts", "weights": COUNTED, "experts": 3, "top": 2, "normalised": False},
     {"kind": "Frames", "weights": COUNTED, "channels": 3, "position": None},
+    {"kind": "FromDepth", "inner": {"kind": "Integral", "weights": COUNTED}, "start": 1.0},
     {"kind": "Growth", "stages": [{"kind": "Stage", "sizes": [SIZE], "until": 0.4}]},
     {"kind": "HeadNorm", "weights": COUNTED, "eps": 1e-6},
     {"kind": "LayerScale", "weights": COUNTED},

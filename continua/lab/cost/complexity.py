@@ -37,6 +37,7 @@ from continua.operators import (
     Constraint,
     Drop,
     Experts,
+    FromDepth,
     Integral,
     LayerNorm,
     LayerScale,
@@ -314,8 +315,9 @@ def _project(operator: Project, n: Sizes) -> list[CostItem]:
     return work(operator.norm, n)
 
 
-@work.register
-def _skip(operator: Skip, n: Sizes) -> list[CostItem]:
+@work.register(Skip)
+@work.register(FromDepth)
+def _inner(operator: Any, n: Sizes) -> list[CostItem]:
     return work(operator.inner, n)
 
 

@@ -23,6 +23,7 @@ from continua.models.zoo.llama import LlamaStyle, Mixture, llama
 from continua.models.zoo.mbart import marian, mbart
 from continua.models.zoo.mistral import mistral
 from continua.models.zoo.mixtral import mixtral
+from continua.models.zoo.modernbert import ModernBertStyle, modernbert
 from continua.models.zoo.opt import OPTStyle, opt
 from continua.models.zoo.phi3 import phi3
 from continua.models.zoo.qwen2 import qwen2
@@ -45,6 +46,7 @@ __all__ = [
     "GPTJStyle",
     "LlamaStyle",
     "Mixture",
+    "ModernBertStyle",
     "NeoXStyle",
     "OPTStyle",
     "T5Style",
@@ -72,6 +74,7 @@ __all__ = [
     "mbart",
     "mistral",
     "mixtral",
+    "modernbert",
     "opt",
     "phi3",
     "qwen2",
