@@ -89,7 +89,7 @@ def describe(model: Transformer) -> dict[str, Any]:
         FULL: rotations_described(position.positions[0] if by_depth else position)[ROPE],
         SLIDING: rotations_described(position.positions[1] if by_depth else position)[ROPE],
     }
-    masks = mask.masks if isinstance(mask, ByDepth) else (mask,) * depth
+    masks: tuple[Any, ...] = mask.masks if isinstance(mask, ByDepth) else (mask,) * depth
     near = next((one for one in masks if one is not None), None)
     return {
         "architectures": ["ModernBertForMaskedLM" if readout.out else "ModernBertModel"],
