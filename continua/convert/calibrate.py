@@ -13,7 +13,7 @@ from continua.convert.states import Reading, keep_state_moments, mend_norm, norm
 from continua.data.tokens import Tokeniser
 from continua.errors import ConfigError
 from continua.fields import Hold, RefitRanks
-from continua.models import Batch
+from continua.models import Batch, merged
 from continua.models.lift import lift, relaid, require_counted
 from continua.operators import Attention, Operator, Pointwise, Position, Rotary
 from continua.operators.calibration import Calibrated, Calibration
@@ -37,7 +37,8 @@ def elastic(
     hidden coordinates, of outputs of heads and of the state; nodes are put into the order in which they matter, and at
     a smaller size the maps that read them are refitted so that the nodes that are kept stand in for all. ``ranks`` says
     how closely the moments are kept; unless given they take at most a tenth of the weights.
-    Without ``calibrate`` nodes stay in the order they have, and a ``Calibration`` is there to be trained.
+    Without ``calibrate`` nodes stay in the order they have, and a ``Calibration`` is there to be trained. Low-rank
+    additions are merged.
 
     >>> import torch
     >>> from continua.models import zoo
@@ -47,6 +48,7 @@ def elastic(
     >>> bool((model(texts) - plain(texts)).abs().max() < 1e-5)
     True
     """
+    model = merged(model)
     if calibrate is None:
         return lift(model, calibrated=True)
     require_counted(model)

@@ -11,7 +11,7 @@ from continua.config import from_plain, to_plain
 from continua.convert.architecture import Architecture, Settings
 from continua.convert.labels import described_labels, labels_of
 from continua.convert.names import Entry, NameMap
-from continua.errors import ConfigError
+from continua.errors import CheckpointError, ConfigError
 from continua.fields import Expansion, Use
 from continua.models import Readout
 from continua.models.zoo.heads import counted_and_named
@@ -32,6 +32,9 @@ def with_score(family: Architecture) -> Architecture:
             return family.build(config, stored)
         count, names = counted_and_named(labels_of(config))
         plain = to_plain(family.build(config, stored - {SCORE}))
+        if plain["readout"]["kind"] != Readout.__name__:
+            remedy = "Take a size whose words are as wide as its layers."
+            raise CheckpointError(f"a classifier of {family.kind} has a plain head", got="a narrow one", remedy=remedy)
         changed = {"out": count, "labels": list(names), "last": True}
         return from_plain({**plain, "readout": {**plain["readout"], **PLAIN, **changed}})
 

@@ -27,7 +27,7 @@ from continua.convert.tokenizer import TOKENIZER, Pieces, described_as_json, rea
 from continua.data.tokens import Characters, Tokeniser
 from continua.errors import ConfigError, ContinuaError, install
 from continua.files import aside, flush
-from continua.models import Patches, Tokens, Transformer, View, Widened
+from continua.models import Patches, Tokens, Transformer, View, Widened, merged
 from continua.models.model import Model
 from continua.session import About
 from continua.session.about import DECODER
@@ -81,12 +81,12 @@ class Source:
         """A model, a view, or a folder: a run, one of ``model.save`` or one of Hugging Face."""
         if isinstance(given, str | Path):
             found = opened(Path(given))
-            return found if tokens is None else cls(found.model, None, tokens)
+            return cls(merged(found.model), None, found.tokens if tokens is None else tokens)
         if isinstance(given, View):
-            model = _plain(given.model)
+            model = merged(_plain(given.model))
             return cls(model, model.at(given.discretisation), tokens)
         if isinstance(given, Model):
-            return cls(_plain(given), None, tokens)
+            return cls(merged(_plain(given)), None, tokens)
         remedy = "Give a model, a view such as model.at(d=64), or the folder of one."
         raise ConfigError("export takes a model", got=type(given).__name__, remedy=remedy)
 

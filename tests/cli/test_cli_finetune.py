@@ -98,6 +98,18 @@ def test_a_text_makes_a_language_model_that_generate_reads(decoder, text, tmp_pa
     assert said[0].stdout == said[1].stdout
 
 
+def test_a_table_makes_a_classifier_of_a_decoder(decoder, table, tmp_path) -> None:
+    out = tmp_path / "out"
+    words = ["finetune", str(decoder), "--data", str(table), "--folder", str(tmp_path / "run"), "--out", str(out)]
+    done = typed(*words, "--steps", "1")
+    assert done.returncode == 0, done.stderr
+    config = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    assert config["architectures"] == ["GPT2ForSequenceClassification"]
+    said = typed("classify", str(out), "--texts", str(lines(tmp_path)))
+    assert said.returncode == 0, said.stderr
+    assert {line.split()[0] for line in said.stdout.splitlines()} <= {"cat", "dog"}
+
+
 def test_the_same_command_goes_on_and_another_one_is_refused(encoder, table, tmp_path) -> None:
     run = tmp_path / "run"
     words = ["finetune", str(encoder), "--data", str(table), "--folder", str(run), "--steps", "6", "--lora", "1"]

@@ -8,8 +8,10 @@ import torch
 
 import continua as ct
 from continua.convert import with_classes
-from continua.errors import ConfigError
-from tests.exact import stirred
+from continua.convert.huggingface import hf_names
+from continua.errors import CheckpointError, ConfigError
+from tests.exact import gap, gradients, numbers, stirred, worst, written_gradients
+from tests.islands import lifted
 from tests.refusals import refused
 
 pytestmark = [pytest.mark.usefixtures("quiet_hugging_face"), pytest.mark.spec("B14")]
@@ -37,22 +39,28 @@ def test_decoders_classify_at_the_last_token_as_hugging_face_does(family: str, t
         vocab_size=32, pad_token_id=0, bos_token_id=1, eos_token_id=2, id2label=labels,
         label2id={name: number for number, name in labels.items()}, **options,
     )  # fmt: skip
-    theirs = stirred(getattr(transformers, f"{name}ForSequenceClassification")(config).eval(), torch.float32)
+    theirs = stirred(getattr(transformers, f"{name}ForSequenceClassification")(config).eval())
     theirs.save_pretrained(tmp_path / "theirs")
     ids = torch.randint(3, 32, (3, 7), generator=torch.Generator().manual_seed(0))
     observed = torch.ones_like(ids, dtype=torch.bool)
     observed[1, 4:] = False
-    ids[1, 4:] = 0
+    ids[~observed] = 0
     model = ct.from_hf(tmp_path / "theirs")
-    with torch.no_grad():
+    slope = numbers(3, 3)
+    with lifted():
         wanted = theirs(ids, attention_mask=observed.long()).logits
-        assert (model(ct.Batch(ids, observed=observed)) - wanted).abs().max() <= 1e-6
+        slopes = gradients((wanted * slope).sum(), dict(theirs.named_parameters()))
+        got = model(ct.Batch(ids, observed=observed))
+    assert gap(got, wanted) <= 1e-12
+    found = gradients((got * slope).sum(), dict(model.named_parameters()))
     assert model.readout.labels == NAMES
     ct.to_hf(model, tmp_path / "ours")
     again = type(theirs).from_pretrained(tmp_path / "ours").eval()
     assert again.config.id2label == labels
     for key, value in theirs.state_dict().items():
         assert torch.equal(again.state_dict()[key], value), key
+    names = hf_names(tmp_path / "theirs")
+    assert worst(names.store(found), written_gradients(theirs, slopes, tmp_path / "slopes")) <= 1e-12
 
 
 BASES = {
@@ -89,5 +97,8 @@ def test_models_without_a_place_for_classes_are_refused() -> None:
         with_classes(ct.zoo.albert(vocab=32, table_width=8, d=16, heads=2, depth=2, context=8), NAMES)
     with refused(ConfigError, "Transformer", "from_hf"):
         with_classes(ct.Transformer.continuous(vocab=32, at=ct.at(d=8, h=2, z=2)), NAMES)
+    with refused(CheckpointError, "a narrow one", "as wide as its layers"):
+        narrow = ct.zoo.OPTStyle(pre=False, table_width=4)
+        with_classes(ct.zoo.opt(vocab=32, d=8, heads=2, depth=2, context=8, style=narrow), NAMES)
     with refused(ConfigError, "('a', 'a')", "no"):
         with_classes(BASES["gpt2"](), ("a", "a"))

@@ -161,6 +161,8 @@ def test_merged_models_go_to_hugging_face(tmp_path) -> None:
     small = ct.discretise(model, h=2)
     assert (small(batch) - model.at(h=2)(batch)).abs().max() <= 1e-12
     assert (ct.lift(model)(batch) - model(batch)).abs().max() <= 1e-12
+    elastic = ct.elastic(model, calibrate=[torch.randint(32, (4, 32))])
+    assert (elastic(batch) - model(batch)).abs().max() <= 1e-12
 
 
 @pytest.mark.spec("B14")
