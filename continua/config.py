@@ -65,6 +65,7 @@ MODULES = {
     "models.transformer": "Transformer",
     "operators.activation": "ELU GELU Identity ReLU SiLU Tanh",
     "operators.attention.head_norm": "HeadNorm",
+    "operators.attention.latent": "Gates Slices",
     "operators.attention.operator": "Attention",
     "operators.convolution": "Convolution",
     "operators.dropout": "Drop",

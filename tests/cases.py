@@ -50,6 +50,7 @@ from tests.cases_models import (
     layer,
     learned,
     of_fields,
+    on_mesh,
     on_ring,
     paired,
     patches,
@@ -325,6 +326,15 @@ MODELS: dict[str, Case] = {
     ),
     "functions on a square": Case(
         lambda: function_map(SQUARE, 4, channels=CHANNELS, out=3, at=SMOOTH, modes=2, attention=False), scattered
+    ),
+    "slices of a mesh": Case(
+        lambda: zoo.mesh_map(SQUARE, channels=CHANNELS, out=3, at=SMOOTH, modes=2, tokens=3), on_mesh
+    ),
+    "gates of a mesh": Case(
+        lambda: zoo.mesh_map(
+            SQUARE, channels=CHANNELS, out=3, at=SMOOTH, modes=0, attention=zoo.LatentAttention.GATES, tokens=3
+        ),
+        on_mesh,
     ),
     "convolution in time": Case(convolved, series),
     "pooled": Case(lambda: of_fields(with_bases(), pool=True), series),

@@ -9,7 +9,7 @@ from continua import axes as ax
 from continua import fields as fd
 from continua import flow as fl
 from continua import operators as op
-from continua.axes import Axes, Circle, Discretisation, Interval, Product, Times, at
+from continua.axes import Axes, Circle, Discretisation, Grid, Interval, Product, Times, at
 from continua.fields import ByBasis, Parametrisation, counted
 from continua.flow import Fixed
 from continua.models import (
@@ -56,6 +56,12 @@ def series(count: int = 6, seed: int = 0) -> Batch:
 def scattered(count: int = 12, seed: int = 0) -> Batch:
     """Observations at scattered points of a square."""
     return Batch(random(2, count, CHANNELS, seed=seed), times=random(2, count, 2, seed=seed, low=0.0))
+
+
+def on_mesh(count: int = 12, seed: int = 0) -> Batch:
+    """Functions at the nodes of two meshes, with the measure of each node."""
+    grid = Grid(random(2, count, 2, seed=seed, low=0.0), 0.1 * random(2, count, seed=seed + 1, low=0.2))
+    return Batch(random(2, count, CHANNELS, seed=seed), grid=grid)
 
 
 def on_ring(count: int = 9, seed: int = 0) -> Batch:

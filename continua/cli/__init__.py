@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from continua import __version__
+from continua.cli.answering import predict
 from continua.cli.datasets import app as datasets
 from continua.cli.deploy import export, gather, plan, serve, studio
 from continua.cli.failures import report
@@ -25,7 +26,7 @@ app = typer.Typer(
 )
 app.add_typer(simulations, name="simulate")
 app.add_typer(datasets, name="data")
-for command in (export, gather, plan, serve, studio, classify, embed, generate, finetune, transcribe, chat):
+for command in (export, gather, plan, serve, studio, classify, embed, generate, finetune, transcribe, chat, predict):
     app.command()(command)
 
 
@@ -224,27 +225,6 @@ def pareto(
     from continua.cli.pareto import run as go
 
     go(run, size or [], windows, out, ready(device, threads), trust, many=many, beside=beside)
-
-
-@app.command()
-def predict(
-    run: Annotated[Path, typer.Argument(help="A run of functions: continua fit burgers, darcy or navier-stokes.")],
-    grid: Annotated[Path, typer.Option(help="An .npz with points and inputs, or a .csv of coordinates and values.")],
-    asked: Annotated[
-        Path | None, typer.Option(help="Points at which to answer; by default those of --grid themselves.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Where the answer goes (.npz or .csv). By default RUN/GRID-answer.npz.")
-    ] = None,
-    which: Annotated[str, typer.Option(help="best or last")] = "best",
-    *,
-    device: Device = "auto",
-    threads: Threads = None,
-) -> None:
-    """Answer functions that were observed at any points: uniform, warped or scattered."""
-    from continua.cli.predict import run as go
-
-    go(run, grid, asked, out, which, ready(device, threads))
 
 
 @app.command()

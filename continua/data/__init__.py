@@ -9,8 +9,13 @@ from continua.data.documents import documents, sources_in, units_of
 from continua.data.generation import generator_for
 from continua.data.images import digit_images, fashion_images, observed_pixels, point_sets, read_idx, resampled
 from continua.data.labelled import LabelledTexts, labelled_texts
+from continua.data.mesh import Mesh
+from continua.data.mesh_files import read_mesh
+from continua.data.mesh_store import generated_meshes
 from continua.data.navier_stokes import vorticity_pairs, vorticity_paths
 from continua.data.pairs import Pairs, lattice
+from continua.data.poisson import MeshPairs, poisson_meshes
+from continua.data.polygons import Polygon, meshed, random_polygon
 from continua.data.ragged import Ragged
 from continua.data.sound import Sound, read_wav
 from continua.data.spectrogram import log_mel
@@ -26,7 +31,10 @@ __all__ = [
     "Docstring",
     "Docstrings",
     "LabelledTexts",
+    "Mesh",
+    "MeshPairs",
     "Pairs",
+    "Polygon",
     "Ragged",
     "Sound",
     "TokenFiles",
@@ -41,15 +49,20 @@ __all__ = [
     "fashion_images",
     "from_file",
     "generated",
+    "generated_meshes",
     "generator_for",
     "labelled_texts",
     "lattice",
     "log_mel",
+    "meshed",
     "observed_pixels",
     "point_sets",
+    "poisson_meshes",
     "python_source",
+    "random_polygon",
     "read_idx",
     "read_wav",
+    "read_mesh",
     "resampled",
     "sentences",
     "sources_in",

@@ -25,6 +25,7 @@ from continua.data.navier_stokes import vorticity_pairs
 from continua.data.pairs import Pairs
 from continua.errors import ConfigError, ContinuaError, nearest
 from continua.files import read_bytes
+from continua.typing import Tensor
 
 TENSORS = ("inputs", "outputs", "points")
 CONTIGUOUS = torch.contiguous_format
@@ -155,18 +156,21 @@ def key_of(name: str, version: int, settings: Mapping[str, Any]) -> str:
 
 
 def save(pairs: Pairs, path: Path, more: Mapping[str, str] | None = None) -> Path:
-    """Write one safetensors file: inputs, outputs, points, and the name, domain and sha256 of them.
-
-    Written aside, flushed to the disk, then named: a crash leaves the file whole or not there.
-    """
-    # clones: inputs and outputs may be parts of one path, and safetensors refuses tensors that share their memory
-    tensors = {what: getattr(pairs, what).detach().cpu().clone(memory_format=CONTIGUOUS) for what in TENSORS}
+    """Write one safetensors file: inputs, outputs, points, and the name, domain and sha256 of them."""
+    tensors = {what: getattr(pairs, what) for what in TENSORS}
     about = {"name": pairs.name, "axis": json.dumps(to_plain(pairs.axis)), "sha256": pairs.sha256, **(more or {})}
+    return write_tensors(path, tensors, about)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> Path:
+    """Write a safetensors file aside, flushed to the disk, then named: a crash leaves it whole or not there."""
+    # clones: tensors may be parts of one, and safetensors refuses those that share their memory
+    own = {what: values.detach().cpu().clone(memory_format=CONTIGUOUS) for what, values in tensors.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, aside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(as_bytes(tensors, about))
+            file.write(as_bytes(own, dict(about)))
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)

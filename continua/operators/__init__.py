@@ -6,6 +6,7 @@ from typing import Any
 from continua.axes import Grids as _Grids
 from continua.operators.activation import ELU, GELU, Activation, Identity, ReLU, SiLU, Tanh
 from continua.operators.attention.head_norm import HeadNorm
+from continua.operators.attention.latent import Gates, Slices
 from continua.operators.attention.operator import Attention
 from continua.operators.cache import Cache
 from continua.operators.convolution import Convolution
@@ -86,6 +87,7 @@ __all__ = [
     "Uniform",
     "FromDepth",
     "GELU",
+    "Gates",
     "Gaussian",
     "HeadNorm",
     "Identity",
@@ -121,6 +123,7 @@ __all__ = [
     "SiLU",
     "Sinusoidal",
     "Skip",
+    "Slices",
     "Softmax",
     "SphereProjection",
     "Stationary",

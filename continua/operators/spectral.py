@@ -49,7 +49,8 @@ class SpectralConvolution(Operator):
 
     The kernel depends on displacement alone and has few waves, so it costs n·modes operations on any nodes: uniform,
     warped or scattered ones, whose weights are corrected to integrate its waves exactly (``Waves.exact_weights``).
-    ``beside`` adds the pointwise map W (and b).
+    ``beside`` adds the pointwise map W (and b). Nodes that fill a part of the domain alone, such as those of a polygon
+    in a square, are not ``whole``: their weights stay as they are.
     Discrete case: on n equal nodes of a circle this is ``irfft(R · rfft(x))``, the layer of Li et al. (2021).
     """
 
@@ -61,9 +62,11 @@ class SpectralConvolution(Operator):
         phi: Activation = Identity(),  # noqa: B008  (frozen and stateless)
         stretch: float = 1.0,
         gain: float = 1.0,
+        whole: bool = True,
     ) -> None:
         super().__init__()
         axis = weights.axes.t
+        self.whole = whole
         self.waves = Waves(axis, (modes,) * axis.dim if isinstance(modes, int) else tuple(modes), stretch)
         self.phi, self.count = phi, len(self.waves.numbers)
         share = 0.5**0.5 if beside else 1.0  # two maps of equal variance add up to one
@@ -84,7 +87,7 @@ class SpectralConvolution(Operator):
     def place(self, read: Sampled, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """Bind the transform to the nodes."""
         grids.tokens.require_whole(type(self).__name__)
-        transform, (there, back) = self.waves.bind(grids.tokens)
+        transform, (there, back) = self.waves.bind(grids.tokens, whole=self.whole)
         f = Convolving(transform, self.phi)
         return Bound(f, read_late(read.reading), local), WaveOperands(read.weights, there, back)
 

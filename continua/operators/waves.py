@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from continua import constants, memory
-from continua.axes import Axis, Circle, Grid, Interval, Product, corrected, factors
+from continua.axes import Axis, Circle, Grid, Interval, Product, corrected, factors, mass_of
 from continua.constants import constant_result
 from continua.errors import ConfigError
 from continua.typing import Float, Tensor
@@ -85,18 +85,20 @@ class Waves:
             2 * math.pi * k / period for wave in self.numbers for k, period in zip(wave, self.periods, strict=True)
         )
 
-    def bind(self, grid: Grid, exact: bool = True) -> tuple["Transform", tuple[Any, Any]]:
+    def bind(self, grid: Grid, exact: bool = True, whole: bool = True) -> tuple["Transform", tuple[Any, Any]]:
         """The transform on a grid and its matrices there and back.
 
-        ``exact`` corrects the weights of scattered nodes (``exact_weights``).
+        ``exact`` corrects the weights of scattered nodes (``exact_weights``). Nodes that do not fill the ``whole``
+        domain keep theirs: ∫ over their part, divided by the mass of the domain.
         """
         if grid.lines is not None:
             lines = [self._line(i, line) for i, line in enumerate(grid.lines)]
             made = ByLines(tuple(len(line) for line in grid.lines), tuple(len(k) for k in self.ranges))
             return made, (tuple(there for there, _ in lines), tuple(back for _, back in lines))
         angles = self.angles(grid.nodes)
-        weights = self.exact_weights(grid) if exact and not grid.is_uniform else grid.weights
-        share = (weights / weights.sum(-1, keepdim=True))[..., None]
+        weights = self.exact_weights(grid) if exact and whole and not grid.is_uniform else grid.weights
+        mass = weights.sum(-1, keepdim=True) if whole else mass_of(self.axis)
+        share = (weights / mass)[..., None]
         cos, sin = angles.cos().to(share), angles.sin().to(share)
         doubled = constants.numbers(self.doubled(), share.device, share.dtype)
         there = (torch.cat([cos, -sin], -1) * share).mT

@@ -15,6 +15,7 @@ from continua.recipes.functions import (
     darcy,
     navier_stokes,
 )
+from continua.recipes.meshes import PoissonSettings, poisson
 from continua.recipes.recipe import SHIPPED, Bundle, Recipe, build, parse
 from continua.recipes.runs import changes_of, resume, start, tokens_of
 from continua.recipes.text import TextSettings, text
@@ -42,7 +43,9 @@ __all__ = [
     "changes_of",
     "cheatsheet",
     "elastic",
+    "PoissonSettings",
     "parse",
+    "poisson",
     "resume",
     "start",
     "text",

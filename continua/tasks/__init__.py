@@ -14,6 +14,7 @@ from continua.tasks.classification import TextClassification, classification
 from continua.tasks.functions import Functions
 from continua.tasks.images import Images, digits, fashion_mnist
 from continua.tasks.loader import FromLoader, as_task
+from continua.tasks.meshes import OnMeshes
 from continua.tasks.retrieval import Retrieval
 from continua.tasks.sentences import Sentences, Unlabelled
 from continua.tasks.series import Classes, Scale
@@ -32,6 +33,7 @@ __all__ = [
     "Functions",
     "Images",
     "NextToken",
+    "OnMeshes",
     "Pairs",
     "Ragged",
     "Retrieval",

@@ -17,6 +17,7 @@ STEPPED = ("parallel", "stepped by *", "after *", "before *")
 FOUR_WAYS = ("kernel Monte Carlo", "kernel quasi-Monte-Carlo", "kernel quadrature", "kernel control variate")
 NOT_IN_PAIRS = ("kernel positive features", "kernel Nyström", *FOUR_WAYS)
 LINES = ("mask Window*", "mask Strided(stride=3.0*", "mask Neighbours*")
+ON_MESHES = ("slices of a mesh", "gates of a mesh")
 IN_TIME = (
     "forecaster",
     "forecaster, questions see each other",
@@ -25,6 +26,7 @@ IN_TIME = (
     "points of a plane",
     "functions on a circle",
     "functions on a square",
+    *ON_MESHES,
     "convolution in time",
     "pooled",
     "spectral",
@@ -56,7 +58,7 @@ REFUSALS = [
     Refusal("generate", (*ENCODERS, *OF_WORDS, *STEPPED, "position *", "kernel *", *LINES), "needs a causal model"),
     Refusal("generate", IN_TIME, "the stamps of tokens to come are unknown"),
     Refusal("at another width", ("layer",), "Match at(d=…)"),  # its states come from outside
-    Refusal("attention maps", ("functions on a square", "convolution in time"), "no attention operator"),
+    Refusal("attention maps", ("functions on a square", "convolution in time", *ON_MESHES), "no attention operator"),
     Refusal("attention maps", NOT_IN_PAIRS, "weights of single pairs"),
     Refusal("dynamics", ("memory alone",), "one with a memory bank"),
     Refusal("dynamics", ("graph attention", "additive scores"), "attention with Additive"),
@@ -65,6 +67,8 @@ REFUSALS = [
     Refusal("dynamics", ("gemma2", "gemma3"), "got RMSNorm"),
     Refusal("dynamics", ("gpt_j",), "got Beside"),
     Refusal("dynamics", ("mixtral",), "got Experts"),
+    Refusal("dynamics", ON_MESHES[:1], "got Slices"),
+    Refusal("dynamics", ON_MESHES[1:], "got Gates"),
     Refusal("dynamics", ("skip",), "got PreNorm"),
     Refusal("dynamics", ("parallel", "stepped by RK4", "stepped by Strang*"), "which are Lie–Trotter Euler steps"),
     Refusal("dynamics", ("stepped by LieTrotter(RK4)",), "which are Lie–Trotter Euler steps"),

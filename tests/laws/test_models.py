@@ -130,7 +130,8 @@ def picked(batch: Batch, sample: int, keep: slice) -> Batch:
         return None if x is None else x[sample : sample + 1, keep]
 
     source = None if batch.source is None else picked(batch.source, sample, slice(None))
-    return Batch(cut(batch.values), cut(batch.times), cut(batch.observed), source=source)
+    grid = None if batch.grid is None else Grid(cut(batch.grid.nodes), cut(batch.grid.weights))
+    return Batch(cut(batch.values), cut(batch.times), cut(batch.observed), grid=grid, source=source)
 
 
 @pytest.mark.spec("A2", "M4")

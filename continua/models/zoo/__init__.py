@@ -21,6 +21,7 @@ from continua.models.zoo.gpt_neox import NeoXStyle, gpt_neox
 from continua.models.zoo.images import image_classifier
 from continua.models.zoo.llama import LlamaStyle, Mixture, llama
 from continua.models.zoo.mbart import marian, mbart
+from continua.models.zoo.meshes import LatentAttention, mesh_map
 from continua.models.zoo.mistral import mistral
 from continua.models.zoo.mixtral import mixtral
 from continua.models.zoo.modernbert import ModernBertStyle, modernbert
@@ -44,6 +45,7 @@ __all__ = [
     "BartStyle",
     "FalconStyle",
     "GPTJStyle",
+    "LatentAttention",
     "LlamaStyle",
     "Mixture",
     "ModernBertStyle",
@@ -72,6 +74,7 @@ __all__ = [
     "llama",
     "marian",
     "mbart",
+    "mesh_map",
     "mistral",
     "mixtral",
     "modernbert",

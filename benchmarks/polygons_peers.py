@@ -1,0 +1,233 @@
+"""Peers for ``polygons.py``: physicsnemo's Transolver and FLARE, an FNO and a DeepONet behind a grid, trained as ours.
+
+pip install --no-deps --target PEERS nvidia-physicsnemo==2.2.2 warp-lang tensordict termcolor zarr s3fs aiobotocore \
+    botocore jmespath multidict aiohttp attrs yarl propcache aiohappyeyeballs aiosignal frozenlist wrapt aioitertools \
+    pyvers nvtx omegaconf
+PYTHONPATH=PEERS python benchmarks/polygons.py
+
+physicsnemo imports timm for other models than these two; timm needs a torchvision that no processor build of torch has,
+so it is left out here. The FNO and the DeepONet are re-implementations after Li et al. (2021) and Lu et al. (2021).
+"""
+
+import math
+import sys
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from continua.models import Batch
+from continua.optim.muon import orthogonalised
+from continua.tasks.meshes import OnMeshes
+from continua.typing import Tensor
+
+ELSEWHERE = ("timm", "timm.layers", "timm.layers.attention", "timm.models", "timm.models.swin_transformer")
+PLACE = slice(5, 7)  # the coordinates among the channels
+WIDTH = 64
+LAYERS = 4
+HEADS = 4
+SLICES = 32
+SIDE = 32  # of the grid of the FNO
+SENSORS = 16  # a side, of the DeepONet
+
+
+class Peer(nn.Module):
+    """A model of Batch; ``spread`` is that of the answers."""
+
+    def __init__(self, spread: float) -> None:
+        super().__init__()
+        self.spread = spread
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The answers at the nodes."""
+        assert isinstance(batch.values, Tensor)
+        assert batch.grid is not None
+        return self.spread * self.answer(batch.values, batch.grid.nodes, batch.grid.weights)
+
+    def answer(self, values: Tensor, points: Tensor, weights: Tensor) -> Tensor:
+        """[b, n, 7] → [b, n, 1]."""
+        raise NotImplementedError
+
+
+class FromPhysicsNeMo(Peer):
+    """Transolver or FLARE as it comes: 64 wide, four layers, four heads, 32 slices or latent queries."""
+
+    def __init__(self, name: str, spread: float) -> None:
+        super().__init__(spread)
+        for module in ELSEWHERE:
+            sys.modules.setdefault(module, mock.MagicMock())
+        try:
+            from physicsnemo.models.flare import FLARE
+            from physicsnemo.models.transolver import Transolver
+        except ImportError as absent:
+            sys.exit(f"The peer is missing ({absent}). See the first lines of {__file__}.")
+        made = {"Transolver": Transolver, "FLARE": FLARE}[name]
+        self.net = made(
+            functional_dim=5,
+            out_dim=1,
+            embedding_dim=2,
+            n_layers=LAYERS,
+            n_hidden=WIDTH,
+            n_head=HEADS,
+            mlp_ratio=2,
+            slice_num=SLICES,
+            use_te=False,
+        )
+
+    def answer(self, values: Tensor, points: Tensor, weights: Tensor) -> Tensor:
+        """Features and coordinates apart, as it wants them."""
+        found: Tensor = self.net(values[..., :5], embedding=values[..., PLACE])
+        return found
+
+
+def deposited(values: Tensor, points: Tensor, weights: Tensor, side: int) -> Tensor:
+    """Node values [b, n, c] as means over the hats of a grid on the unit square, [b, c + 1, side, side]; the last
+    channel is the share of a cell that the domain fills."""
+    place = points.clamp(0, 1) * (side - 1)
+    low = place.floor().clamp(0, side - 2)
+    part = place - low
+    mass = values.new_zeros(len(values), side * side)
+    sums = values.new_zeros(len(values), side * side, values.shape[-1])
+    for i in (0, 1):
+        for j in (0, 1):
+            hat = (part[..., 0] if i else 1 - part[..., 0]) * (part[..., 1] if j else 1 - part[..., 1]) * weights
+            cell = ((low[..., 0] + i) * side + low[..., 1] + j).long()
+            mass.scatter_add_(1, cell, hat)
+            sums.scatter_add_(1, cell[..., None].expand(-1, -1, values.shape[-1]), hat[..., None] * values)
+    mean = sums / mass.clamp_min(1e-12)[..., None]
+    filled = mass[..., None] * (side - 1) ** 2
+    return torch.cat([mean, filled], -1).unflatten(1, (side, side)).movedim(-1, 1)
+
+
+class Wave(nn.Module):
+    """The spectral convolution of an FNO in two dimensions."""
+
+    def __init__(self, width: int, modes: int) -> None:
+        super().__init__()
+        self.modes = modes
+        self.kernel = nn.Parameter(torch.randn(2, width, width, modes, modes, 2) / width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[b, c, s, s] → [b, c, s, s]."""
+        m = self.modes
+        there = torch.fft.rfft2(x, norm="forward")
+        made = torch.zeros_like(there)
+        kernel = torch.view_as_complex(self.kernel)
+        made[:, :, :m, :m] = torch.einsum("bcij,cdij->bdij", there[:, :, :m, :m], kernel[0])
+        made[:, :, -m:, :m] = torch.einsum("bcij,cdij->bdij", there[:, :, -m:, :m], kernel[1])
+        return torch.fft.irfft2(made, s=x.shape[-2:], norm="forward")
+
+
+class OnGrid(Peer):
+    """An FNO on a grid of 32²: node values are brought there by hats, answers back bilinearly and through a map that
+    reads the features of the node too. As GINO, with fixed instead of learned kernels between mesh and grid."""
+
+    def __init__(self, spread: float, width: int = 32, modes: int = 10) -> None:
+        super().__init__(spread)
+        self.lift = nn.Conv2d(8, width, 1)
+        self.waves = nn.ModuleList(Wave(width, modes) for _ in range(LAYERS))
+        self.beside = nn.ModuleList(nn.Conv2d(width, width, 1) for _ in range(LAYERS))
+        self.maps = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(width, 2 * width, 1), nn.GELU(), nn.Conv2d(2 * width, width, 1))
+            for _ in range(LAYERS)
+        )
+        self.head = nn.Sequential(nn.Linear(width + 7, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, 1))
+
+    def answer(self, values: Tensor, points: Tensor, weights: Tensor) -> Tensor:
+        """To the grid, four layers, and back."""
+        x = self.lift(deposited(values, points, weights, SIDE))
+        for wave, beside, then in zip(self.waves, self.beside, self.maps, strict=True):
+            x = x + then(functional.gelu(wave(x) + beside(x)))
+        places = (2 * points - 1).flip(-1)[:, :, None]
+        read = functional.grid_sample(x, places, align_corners=True)[..., 0].mT  # [b, n, c]
+        return self.head(torch.cat([read, values], -1))
+
+
+class BranchAndTrunk(Peer):
+    """A DeepONet: a branch reads sensors on a grid of 16², a trunk the features of a node."""
+
+    def __init__(self, spread: float, width: int = 128) -> None:
+        super().__init__(spread)
+        sensors = 8 * SENSORS**2
+        self.branch = nn.Sequential(nn.Linear(sensors, 2 * width), nn.GELU(), nn.Linear(2 * width, 2 * width))
+        self.then = nn.Sequential(nn.GELU(), nn.Linear(2 * width, width))
+        self.trunk = nn.Sequential(
+            nn.Linear(7, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)
+        )
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def answer(self, values: Tensor, points: Tensor, weights: Tensor) -> Tensor:
+        """Σ_k branch_k trunk_k(node)."""
+        seen = deposited(values, points, weights, SENSORS).flatten(1)
+        made = self.then(self.branch(seen))  # [b, k]
+        return (self.trunk(values) @ made[..., None]) / made.shape[-1] ** 0.5 + self.bias
+
+
+def made(name: str, spread: float, seed: int) -> Peer:
+    """A peer by its name, with fresh weights."""
+    torch.manual_seed(seed)
+    if name in ("Transolver", "FLARE"):
+        return FromPhysicsNeMo(name, spread)
+    return OnGrid(spread) if name.startswith("FNO") else BranchAndTrunk(spread)
+
+
+class Orthogonal(torch.optim.Optimizer):
+    """Muon for matrices, by the library's own Newton–Schulz iteration."""
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One step."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                held = self.state[p].setdefault("m", torch.zeros_like(p)).lerp_(p.grad, 0.05)
+                ahead = p.grad.lerp(held, 0.95).flatten(1)
+                rows, columns = ahead.shape
+                turned = orthogonalised(ahead[None])[0].view_as(p)
+                p.add_(turned, alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
+
+
+class Trained:
+    """A peer under the optimiser of ours: Muon for its matrices and 1×1 convolutions, AdamW for the rest."""
+
+    def __init__(self, model: nn.Module, lr: float, matrix_lr: float) -> None:
+        self.model = model
+        hidden = [p for p in model.parameters() if _is_matrix(p)]
+        own = {id(p) for p in hidden}
+        rest = [p for p in model.parameters() if id(p) not in own]
+        self.each: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(rest, lr, weight_decay=0.0),
+            Orthogonal(hidden, matrix_lr),
+        ]
+        self.first = [group["lr"] for each in self.each for group in each.param_groups]
+
+    def step(self, task: OnMeshes, seed: int, step: int, factor: float) -> None:
+        """One training step."""
+        groups = [group for each in self.each for group in each.param_groups]
+        for group, lr in zip(groups, self.first, strict=True):
+            group["lr"] = lr * factor
+        example = task.example(seed, step)
+        loss = task.loss(self.model(example.batch), example) / example.count
+        for each in self.each:
+            each.zero_grad()
+        loss.backward()
+        for each in self.each:
+            each.step()
+
+
+def _is_matrix(p: nn.Parameter) -> bool:
+    """A matrix of a hidden layer: what reads the channels or writes the answer is trained by AdamW."""
+    shape = [n for n in p.shape if n > 1]
+    return len(shape) == 2 and min(shape) > 8 and p.dim() in (2, 4)
+
+
+def factor(step: int, steps: int) -> float:
+    """A cosine to zero behind three per cent of warm-up."""
+    share = step / steps
+    return min(1.0, share / 0.03) * 0.5 * (1 + math.cos(math.pi * share))
