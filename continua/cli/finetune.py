@@ -26,7 +26,7 @@ from continua.optim import AdamW, ByRole, CosineDecay
 from continua.tasks import Task, Text, TextClassification, classification
 from continua.training import Fitted, Run
 from continua.training.fit import train
-from continua.training.run import ABOUT, Plan
+from continua.training.run import ABOUT, RunHeader
 from continua.training.settings import Training
 
 TABLES = (".csv", ".tsv")
@@ -172,7 +172,7 @@ def _fit(job: Job, opened: Opened, data: Path, wishes: Wishes, home: Path, devic
         run = Run.open(home)
         _refuse_changed(run, told)
     else:
-        run = Run.planned(home, Plan(about, new=True))
+        run = Run.planned(home, RunHeader(about, new=True))
     return train(job.model, job.task, training, run=run, optimiser=optimiser, schedule=schedule, device=str(device))
 
 

@@ -18,7 +18,7 @@ from continua.recipes.recipe import SHIPPED, Bundle, build, find, is_file, keys,
 from continua.tasks import Tokeniser
 from continua.training import Fitted, Run, train
 from continua.training.distributed import leads
-from continua.training.run import DATA, Plan
+from continua.training.run import DATA, RunHeader
 
 PATHS = ("text", "folder")  # settings that name files
 SMALL = 8 * 2**20  # bytes of data that are copied into a run
@@ -52,12 +52,12 @@ def prepare(name: str, changes: Mapping[str, Any], folder: str | Path, anew: boo
     """Build a recipe for a new run in ``folder``; ``anew`` lets it replace a run that nobody trains."""
     folder = Path(folder)
     if leads() and not anew:
-        Run.planned(folder, Plan({}, new=True))  # refused before long work
+        Run.planned(folder, RunHeader({}, new=True))  # refused before long work
     changes = valued_changes(name, changes)
     bundle = build(name, changes)
     copies = _copies(name, bundle)
-    plan = Plan(about_of(name, _carried(changes, copies), bundle), copies, new=True)
-    return Prepared(bundle, Run.planned(folder, plan, anew) if leads() else Run(folder))
+    header = RunHeader(about_of(name, _carried(changes, copies), bundle), copies, new=True)
+    return Prepared(bundle, Run.planned(folder, header, anew) if leads() else Run(folder))
 
 
 def prepare_again(
@@ -83,7 +83,7 @@ def prepare_again(
         if key != "tokens":
             about[key] = run.about[key]
     if (changes or recipe) and leads():
-        run.plan = Plan(about)
+        run.header = RunHeader(about)
     return Prepared(bundle, run)
 
 

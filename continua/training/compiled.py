@@ -16,7 +16,6 @@ from continua.models import Batch
 from continua.operators.weights import Weights
 from continua.optim import KFAC, Optimisers
 from continua.training.draws import Draws
-from continua.training.settings import Training
 from continua.tree import branches
 from continua.typing import Args, Tensor
 
@@ -97,7 +96,7 @@ def compiling(model: Any) -> Iterator[None]:
         model.execution.search = before
 
 
-def refuse_uncompilable(model: Any, training: Training, optimisers: Optimisers) -> None:
+def refuse_uncompilable(model: Any, optimisers: Optimisers) -> None:
     """Refuse what a graph cannot contain, each with what to switch off."""
     adjoint = model.execution.adjoint
     if adjoint != Direct():
@@ -110,6 +109,3 @@ def refuse_uncompilable(model: Any, training: Training, optimisers: Optimisers) 
     if drawn:
         remedy = "Use another kernel, or leave compile out."
         raise ConfigError("what is drawn anew at each step has no graph", got=drawn[0][1], remedy=remedy)
-    if training.sharded:
-        remedy = "Use sharded=False, or leave compile out."
-        raise ConfigError("a graph is compiled for whole weights", got="sharded=True", remedy=remedy)

@@ -21,7 +21,7 @@ from continua.training.growth import Growth
 from continua.training.loop import Fitted, Loop
 from continua.training.penalty import Penalties, Penalty
 from continua.training.progress import OnProgress
-from continua.training.run import Plan, Run
+from continua.training.run import Run, RunHeader
 from continua.training.settings import Training
 from continua.training.tokens import require_same_run
 
@@ -133,4 +133,4 @@ def _opened(run: Run | str | Path | None, about: Mapping[str, Any], world: World
 
 
 def _planned(folder: Path, about: Mapping[str, Any], world: World) -> Run:
-    return Run.planned(folder, Plan(about, new=True)) if world.leads else Run(folder)
+    return Run.planned(folder, RunHeader(about, new=True)) if world.leads else Run(folder)

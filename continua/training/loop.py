@@ -95,7 +95,7 @@ class Loop:
         self.keeper = keeper(self.folder, self.world, training)
         self.optimisers = optimiser.make(self.model)  # sharding puts other parameters in their places
         if training.compile:
-            refuse_uncompilable(self.model, training, self.optimisers)
+            refuse_uncompilable(self.model, self.optimisers)
             self.objective.compiled = Compiled(self.model)
         self.growing = growing(training, self.model, self.optimisers, self.task)
         self.first = self.optimisers  # of all steps but those afterwards

@@ -1,7 +1,8 @@
 """A run: a folder that holds all that is needed to look at it, to use its model and to go on.
 
-What a run is told is a *plan* until its first step is done: only then ``run.json`` is written, by one rename and under
-the lock of the run. A start that fails leaves no folder behind, a change that fails leaves the run as it was.
+What a run is told is its *header*, kept back until the first step is done: only then ``run.json`` is written, by one
+rename and under the lock of the run. A start that fails leaves no folder behind, a change that fails leaves the run as
+it was.
 """
 
 import fcntl
@@ -32,7 +33,7 @@ WHICH = ("best", "last")
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunHeader:
     """What is written into a run with its first step: ``about`` it, and ``files`` by name for its folder ``data``.
 
     ``new`` runs begin with their first step, whatever the folder held; others go on.
@@ -82,7 +83,7 @@ class Run:
     folder: Path
     about: dict[str, Any] = field(default_factory=dict)
     best: str | None = None
-    plan: Plan | None = None
+    header: RunHeader | None = None
     _lock: IO[str] | None = None
     _torn: bool = False
     _waiting: list[dict[str, Any]] = field(default_factory=list)
@@ -114,9 +115,9 @@ class Run:
         return cls(folder, said)
 
     @classmethod
-    def planned(cls, folder: str | Path, plan: Plan, anew: bool = False) -> "Run":
+    def planned(cls, folder: str | Path, header: RunHeader, anew: bool = False) -> "Run":
         """A new run that is there as soon as its first step is done; ``anew`` lets it replace the one that is there."""
-        run = cls(Path(folder), dict(plan.about), plan=plan)
+        run = cls(Path(folder), dict(header.about), header=header)
         if not anew:
             run._refuse_other()
         return run
@@ -124,7 +125,7 @@ class Run:
     @classmethod
     def create(cls, folder: str | Path, about: Mapping[str, Any]) -> "Run":
         """Make the folder and say what the run is, at once."""
-        run = cls.planned(folder, Plan(about, new=True))
+        run = cls.planned(folder, RunHeader(about, new=True))
         with run._writing():
             run.folder.mkdir(parents=True, exist_ok=True)
         run.commit()
@@ -138,23 +139,23 @@ class Run:
     @property
     def is_new(self) -> bool:
         """Whether this run has not begun: what its folder holds is not its own."""
-        return self.plan is not None and self.plan.new
+        return self.header is not None and self.header.new
 
     def commit(self) -> None:
-        """Carry out the plan: the files first, then ``run.json`` by one rename."""
-        plan = self.plan
-        if plan is None:
+        """Write the header: the files first, then ``run.json`` by one rename."""
+        header = self.header
+        if header is None:
             return
-        said = plan.written(self.about)
+        said = header.written(self.about)
         with self._writing():
-            if plan.new:
+            if header.new:
                 self._clear()
-            for name, content in plan.files.items():
+            for name, content in header.files.items():
                 (self.folder / DATA).mkdir(exist_ok=True)
                 write_bytes(self.folder / DATA / name, content)
             write_text(self.folder / ABOUT, json.dumps(said, indent=1))
         self.about = said
-        self.plan = None
+        self.header = None
         waiting = self._waiting
         self._waiting = []
         for line in waiting:
@@ -170,10 +171,10 @@ class Run:
                 path.unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Forget a plan that came to nothing: folders that were made for it are removed."""
-        if self.plan is None:
+        """Forget a header that came to nothing: folders that were made for it are removed."""
+        if self.header is None:
             return
-        self.plan = None
+        self.header = None
         with suppress(OSError):
             if self._made and self._lock is not None:
                 (self.folder / LOCK).unlink(missing_ok=True)
@@ -186,7 +187,7 @@ class Run:
         held = self._lock is not None
         self.lock()
         try:
-            self.plan = Plan(about)
+            self.header = RunHeader(about)
             self.commit()
         finally:
             if not held:
@@ -265,7 +266,7 @@ class Run:
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Add a line to the history. A full disk costs the line, not the run."""
-        if self.plan is not None:
+        if self.header is not None:
             self._waiting.append(dict(values))
             return
         line = json.dumps(dict(values)) + "\n"

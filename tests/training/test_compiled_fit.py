@@ -174,7 +174,6 @@ def test_dropout_in_a_graph_is_a_function_of_seed_and_step(tmp_path: Path) -> No
         ({"adjoint": fl.Checkpoint(2)}, "gradients from the graph, got Checkpoint", "Use adjoint=Direct()"),
         ({"adjoint": fl.Recompute()}, "got Recompute", "leave compile out"),
         ({"optimiser": ByRole(AdamW(), kernel=KFAC())}, "K-FAC looks at products", "Muon()"),
-        ({"sharded": True}, "got sharded=True", "sharded=False"),
     ],
 )
 def test_what_has_no_graph_is_refused(settings: dict[str, Any], said: str, remedy: str) -> None:

@@ -87,7 +87,7 @@ def grown(run: Path, law: SizeLaw | None = None) -> Any:
     )
 
 
-def graphed(run: Path) -> Any:
+def graphed(run: Path, sharded: bool = False) -> Any:
     """The same by graphs; five samples are three for one process and two for the other."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "BACKEND", "aot_eager")
@@ -99,6 +99,7 @@ def graphed(run: Path) -> Any:
             watch=silent,
             steps=4,
             compile=True,
+            sharded=sharded,
             evaluate_every=4,
         )
 
@@ -123,7 +124,8 @@ def work(folder: Path) -> None:
 
 def work_by_graphs(folder: Path) -> None:
     with joined():
-        graphed(folder / "two")
+        for kind, sharded in KINDS.items():
+            graphed(folder / kind, sharded)
 
 
 def torchrun(*words: str) -> subprocess.Popen[str]:
@@ -191,11 +193,12 @@ def test_two_processes_grow_as_one_does(done, law) -> None:
 @pytest.mark.slow(reason="three processes trace a fit")
 @pytest.mark.spec("B8", "B9")
 def test_two_processes_walk_the_curve_of_one_by_graphs_too(tmp_path) -> None:
-    run, one = tmp_path / "two", tmp_path / "one"
+    one = tmp_path / "one"
     graphed(one)
     together(work_by_graphs, tmp_path, folder=tmp_path)
-    for name in ("loss", "validation_loss"):
-        assert (curve(run, name) - curve(one, name)).abs().max() < CLOSE["float64"], name
+    for kind in KINDS:
+        for name in ("loss", "validation_loss"):
+            assert (curve(tmp_path / kind, name) - curve(one, name)).abs().max() < CLOSE["float64"], (kind, name)
     assert len(curve(one).unique()) == 4, "it moves"
 
 

@@ -22,7 +22,7 @@ from continua import files
 from continua.errors import ContinuaError
 from continua.models import store
 from continua.training import Run, checkpoint, fit
-from continua.training.run import Plan
+from continua.training.run import RunHeader
 from tests.runs import FAST, silent, states, timeless, tiny_model, tiny_task
 
 LONGEST = 8
@@ -103,10 +103,10 @@ class Runs(RuleBasedStateMachine):
     def is_run(self) -> bool:
         return (self.folder / "run.json").is_file()
 
-    def fitted(self, steps: int, plan: Plan | None = None) -> Any:
+    def fitted(self, steps: int, header: RunHeader | None = None) -> Any:
         run: Any = Run.open(self.folder) if self.is_run else self.folder
-        if plan is not None and isinstance(run, Run):
-            run.plan = plan
+        if header is not None and isinstance(run, Run):
+            run.header = header
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return fit(tiny_model(steps=1), TASK, run=run, steps=steps, watch=silent, **GIVEN)
@@ -147,7 +147,7 @@ class Runs(RuleBasedStateMachine):
         self.notes += 1
         try:
             with Deadly(moment):
-                self.fitted(steps, Plan({"note": self.notes}))
+                self.fitted(steps, RunHeader({"note": self.notes}))
         except Killed:
             pass
         after = json.loads((self.folder / "run.json").read_text())
@@ -158,7 +158,7 @@ class Runs(RuleBasedStateMachine):
     def amended_in_vain(self) -> None:
         before = (self.folder / "run.json").read_bytes()
         run = Run.open(self.folder)
-        run.plan = Plan({"note": "in vain"})
+        run.header = RunHeader({"note": "in vain"})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with pytest.raises(ContinuaError):

@@ -15,7 +15,7 @@ from continua.errors import CheckpointError, ConfigError, ContinuaError, RunErro
 from continua.files import sha256_of
 from continua.recipes import resume, start
 from continua.training import Run, checkpoint, fit
-from continua.training.run import Plan
+from continua.training.run import RunHeader
 from tests.refusals import refused
 from tests.runs import FAST, silent, states, steps_of, tiny_model, tiny_task, tiny_text
 
@@ -89,7 +89,7 @@ def test_a_rate_that_ruins_the_first_steps_is_not_what_the_run_is_from_then_on(t
     trained(folder)
     opened = Run.open(folder)
     before = held(folder)
-    opened.plan = Plan({"note": "new"})
+    opened.header = RunHeader({"note": "new"})
     with refused(RunError, "got step", "Lower the learning rate"):
         fit(tiny_model(), Spoilt(task.corpus, task.tokens, 8, 4), run=opened, steps=9, **SETTINGS)
     assert held(folder) == before
