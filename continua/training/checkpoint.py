@@ -21,6 +21,7 @@ from continua.typing import Tensor
 STATE = "state.json"
 PREFIX = "step-"
 NEEDED = (WEIGHTS, "config.json", "progress.json")  # what every checkpoint of a run has
+UNLISTED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what an unreadable list raises
 SHARD = "shard-"  # what files of several processes begin with, instead of one with all weights
 
 
@@ -168,14 +169,13 @@ def damage(path: Path) -> str | None:
     if path.is_symlink():
         return "it is a link"
     try:
-        listed = json.loads(read_bytes(path / STATE))["files"]
-        listed = {str(name): str(wanted) for name, wanted in listed.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        listed = _listed(path)
+    except UNLISTED as problem:
         fault = fault_of(path / STATE)
         return f"{STATE} {fault}" if fault else f"{STATE}: {type(problem).__name__}"
     shards = any(is_shard(name) for name in listed)
     needed = [name for name in NEEDED if not (shards and name == WEIGHTS)]
-    strays = [file.name for file in path.glob(f"{SHARD}*")]
+    strays = [file.name for file in path.glob("*.safetensors" if shards else f"{SHARD}*")]
     for name in dict.fromkeys([*listed, *needed, *strays]):
         if name not in listed:
             return f"{name} is not in its list"
@@ -189,13 +189,17 @@ def damage(path: Path) -> str | None:
 
 def missing(path: Path) -> str | None:
     """The first file of a checkpoint that cannot be seen from here, or None."""
-    if fault_of(path / STATE) is not None:
-        return STATE
     try:
-        listed = json.loads(read_bytes(path / STATE))["files"]
-    except (OSError, ValueError, KeyError, TypeError):
+        listed = _listed(path)
+    except UNLISTED:
         return STATE
     return next((name for name in listed if fault_of(path / name) is not None), None)
+
+
+def _listed(path: Path) -> dict[str, str]:
+    """The files of a checkpoint and the SHA-256 of each."""
+    listed = json.loads(read_bytes(path / STATE))["files"]
+    return {str(name): str(wanted) for name, wanted in listed.items()}
 
 
 def _fault(file: Path, wanted: str) -> str | None:
