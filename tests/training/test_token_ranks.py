@@ -1,5 +1,6 @@
 """Tokens and weights in parts while training: 2 and 4 processes walk the curve of one, and keep it in shards."""
 
+import importlib
 import json
 import os
 import shutil
@@ -20,7 +21,7 @@ from continua.models import Transformer
 from continua.training import KineticEnergy, Progress, Run, Training, checkpoint, fit, keeping, load
 from continua.training.distributed import World, joined
 from tests.commands import typed
-from tests.forked import together
+from tests.forked import ranks, together
 from tests.refusals import refused
 from tests.runs import silent, states, tiny_model, tiny_task
 from tests.shards import CHOSEN, kept, one_file, refusals, resharded, same
@@ -237,6 +238,54 @@ def test_a_damaged_checkpoint_in_shards_is_named_and_passed_over(
         load(newest)
     with pytest.warns(UserWarning, match=named):
         assert [path.name for path in Run.open(run).gather()] == [before.name]
+
+
+def dying(run: Path, rank: str, place: str, name: str) -> None:
+    """Train until one of the processes dies while the second checkpoint is written, its own file half."""
+    module = importlib.import_module(place)
+    real = getattr(module, name)
+    times = []
+
+    def mortal(path: Path, *more: Any) -> Any:
+        times.append(path)
+        if len(times) == 2 and os.environ["RANK"] == rank:
+            if path.is_file():
+                os.truncate(path, path.stat().st_size // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(path, *more)
+
+    setattr(module, name, mortal)
+    on_text(run, sharded=True)
+
+
+@pytest.mark.spec("B15", "T9")
+@pytest.mark.parametrize(
+    ("rank", "module", "name"),
+    [
+        ("1", "continua.training.shards", "sha256_of"),
+        pytest.param(
+            "0", "continua.training.checkpoint", "_swap", marks=pytest.mark.slow(reason="the same before the rename")
+        ),
+    ],
+)
+def test_a_kill_while_shards_are_written_leaves_the_checkpoint_before(
+    tmp_path: Path, one: Path, rank: str, module: str, name: str
+) -> None:
+    run = tmp_path / "run"
+    begun = ranks(dying, run, rank, module, name, folder=tmp_path)
+    other = begun[1 - int(rank)]
+    try:
+        assert [fork.ended(120) for fork in begun] == [1, -signal.SIGKILL][:: 1 if rank == "1" else -1]
+    finally:
+        for fork in begun:
+            fork.kill()
+    assert "another process of this run has gone" in other.err.read_text()
+    assert [path.name for path in sorted((run / "checkpoints").iterdir())] == [
+        ".step-000000004.partial",
+        "step-000000002",
+    ]
+    assert on_text(Run.open(run)).ended == "done"
+    assert (curve(run) - curve(one / "text")).abs().max() < CLOSE
 
 
 @pytest.mark.spec("B15")
