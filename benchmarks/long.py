@@ -64,6 +64,7 @@ from continua.operators import (
     Subquadratic,
     spread,
 )
+from continua.operators.attention.parts import Sources
 from continua.operators.attention.plan import Plan, Scores, plan
 from tests.measure import slope
 
@@ -113,7 +114,7 @@ class Case:
         position, grid = self.position or Position(), self.grid(n).to(torch.zeros((), dtype=dtype))
         heads = grid_on(Points(HEADS), Counting(HEADS))
         return plan(
-            grid, grid, mask=mask, position=position, placed=position.bind(heads, heads),
+            grid, Sources(grid), mask=mask, position=position, placed=position.bind(heads, heads),
             kernel=plain if exact else kernel, scale=WIDTH**-0.5, pairs=None, itself=True,
         )  # fmt: skip
 

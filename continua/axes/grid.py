@@ -106,7 +106,7 @@ class Grid:
     def in_parts(self, layout: Layout) -> "Grid":
         """Return the tokens of this process; those that fill up its chunks are absent."""
         whole = self._taken(layout, layout.order)
-        return replace(self._taken(layout, layout.own), shard=Shard(layout, whole))
+        return replace(self._taken(layout, layout.own), shard=Shard(layout, whole, self))
 
     def _taken(self, layout: Layout, which: np.ndarray) -> "Grid":
         """Some nodes by their numbers, in no order that a fast path could count on."""
@@ -123,10 +123,23 @@ class Grid:
             has_gaps=self.has_gaps or layout.padded,
         )
 
+    def some(self, places: np.ndarray) -> "Grid":
+        """Return the nodes at these places, in no order that a fast path could count on."""
+        index = torch.from_numpy(places).to(self.weights.device)
+        return Grid(
+            nodes=self.nodes.index_select(-2, index),
+            weights=self.weights.index_select(-1, index),
+            left=None if self.left is None else self.left.index_select(-1, index),
+            is_counting=self.is_counting,
+            is_uniform=self.is_uniform,
+            is_unit=self.is_unit,
+            has_gaps=self.has_gaps,
+        )
+
     def require_whole(self, who: str) -> None:
         """Refuse tokens in parts, for what looks at all of them at once."""
         if self.shard is not None:
-            remedy = "Mix tokens by attention with kernel=Softmax(), or leave Sharded out."
+            remedy = "Mix tokens by attention with kernel=Softmax() or Local(r), or leave Sharded out."
             raise GridError(f"{who} needs all tokens on one process", got="tokens in parts", remedy=remedy)
 
     def only(self, observed: Bool[Tensor, "*b n"]) -> "Grid":

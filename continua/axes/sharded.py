@@ -77,8 +77,8 @@ class Sharded:
     def gather(self, part: Tensor, count: int, dim: int = 1) -> Tensor:
         """All ``count`` tokens in their order, from the parts of all processes; gradients flow back to these."""
         layout = self.layout(count)
-        places = np.argsort(layout.order)[:count]
-        return layout.gathered(part, dim).index_select(dim, torch.from_numpy(places).to(part.device))
+        places = torch.from_numpy(layout.places[:count]).to(part.device)
+        return layout.gathered(part, dim).index_select(dim, places)
 
     def sum(self, share: Tensor) -> Tensor:
         """Σ over the processes, on each of them; gradients add up on the way back too."""
@@ -147,6 +147,25 @@ class Layout:
         """Σ over the processes; gradients add up on the way back too."""
         made: Tensor = _Sum.apply(share, self)
         return made
+
+    def largest(self, own: Tensor) -> Tensor:
+        """The largest of all processes, entry by entry; no gradient flows."""
+        found = own.detach().contiguous().clone()
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.mesh.get_group())
+        return found
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Where each token, by its number, stands in the order of the processes."""
+        return np.argsort(self.order)
+
+    def picked(self, part: Tensor, numbers: Tensor) -> Tensor:
+        """Rows ``numbers`` [samples, m] of part [b, h, t, e], on every process: each gives those it has."""
+        places = torch.from_numpy(self.places).to(part.device)[numbers] - 2 * self.chunk * self.rank
+        here = (places >= 0) & (places < part.shape[2])
+        index = torch.where(here, places, 0).expand(part.shape[0], -1)[:, None, :, None]
+        rows = part.gather(2, index.expand(-1, part.shape[1], -1, part.shape[-1]))
+        return self.sum(torch.where(here[:, None, :, None], rows, 0.0))
 
     def any(self, here: bool) -> bool:
         """Whether it is so on any process."""
@@ -239,15 +258,17 @@ class _Sum(torch.autograd.Function):
 class Shard:
     """What a grid of some tokens knows of the others: how they are laid out, and the grid of all of them.
 
-    ``whole`` is in the order of the processes. Its weights are those before the cut, and gradients reach them.
+    ``whole`` is in the order of the processes, filled up with absent tokens; ``before`` is the grid before the cut, in
+    its own order. Their weights are the same, and gradients reach them.
     """
 
     layout: Layout
     whole: Any  # a Grid
+    before: Any  # a Grid
 
     def observed_up_to_own(self) -> Tensor:
         """For each own token, how many observed ones there are up to it, itself among them: [*b, t]."""
         observed: Tensor = self.whole.observed
         device = observed.device
-        in_order = observed.index_select(-1, torch.from_numpy(np.argsort(self.layout.order)).to(device))
+        in_order = observed.index_select(-1, torch.from_numpy(self.layout.places).to(device))
         return in_order.long().cumsum(-1).index_select(-1, torch.from_numpy(self.layout.own).to(device))

@@ -80,8 +80,10 @@ class Latent(Embedding):
         edges = edged(self.axis)
         if edges and isinstance(batch.values, Tensor):
             mean, spread = self.inner.scale
-            own = torch.stack([grids.tokens.nodes[:, i] for i in edges], -1).to(batch.values)
-            own = mean + spread * (own - own.mean(0)) / own.std(0)  # as wide as the values
+            t = grids.tokens
+            own = torch.stack([t.nodes[:, i] for i in edges], -1).to(batch.values)
+            whole = own if t.shard is None else t.shard.before.nodes[:, list(edges)].to(own)
+            own = mean + spread * (own - whole.mean(0)) / whole.std(0)  # as wide as the values
             batch = replace(batch, values=torch.cat([batch.values, own.expand(batch.values.shape[0], -1, -1)], -1))
         x: Tensor = self.inner(batch, grids, read)
         return x
@@ -210,6 +212,7 @@ class AskedReadout(Readout):
         """Move to the asked points, then answer."""
         if grids.asked is None:
             return super().forward(x, grids, table, read)
+        grids.tokens.require_whole("an answer elsewhere")
         moved = between(self.axis, self.rule, grids.asked.nodes).to(x) @ x
         return super().forward(moved, grids.with_tokens(grids.asked), table, read)
 

@@ -14,7 +14,7 @@ from continua.operators.correction import Correction
 from continua.operators.dropout import Drop
 from continua.operators.experts import Experts
 from continua.operators.kernels.features import PositiveFeatures
-from continua.operators.kernels.kernel import Additive, Capped, Kernel, Softmax, Subquadratic, Uniform
+from continua.operators.kernels.kernel import Additive, Capped, InParts, Kernel, Softmax, Subquadratic, Uniform, Way
 from continua.operators.kernels.local import Comb, Local
 from continua.operators.kernels.nystrom import Nystrom
 from continua.operators.kernels.sampled import FewSources, redraw
@@ -92,6 +92,7 @@ __all__ = [
     "HeadNorm",
     "Identity",
     "InputsSeen",
+    "InParts",
     "Integral",
     "Kernel",
     "LayerNorm",
@@ -131,6 +132,7 @@ __all__ = [
     "Stretch",
     "Strided",
     "Tanh",
+    "Way",
     "Window",
     "YarnStretch",
     "redraw",

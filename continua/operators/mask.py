@@ -15,6 +15,8 @@ from continua.constants import constant_result
 from continua.errors import MaskError
 from continua.typing import Bool, Float, Tensor
 
+HAIR = 4e-6  # a span is wider than a mask by more than rounding: the mask decides
+
 
 class Mask:
     """Which sources s a query t may look at."""
@@ -32,6 +34,15 @@ class Mask:
     def sees_itself(self) -> bool:
         """Whether every query is sure to see its own token; if not, rows are checked for having any key at all."""
         return False
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a query sees its surroundings alone, those that ``span`` gives."""
+        return False
+
+    def span(self, low: Float[Tensor, "*b k"], high: Float[Tensor, "*b k"]) -> tuple[Tensor, Tensor]:
+        """The corners of a box that holds all that queries between ``low`` and ``high`` may look at."""
+        return torch.full_like(low, -torch.inf), torch.full_like(high, torch.inf)
 
     def __and__(self, other: "Mask") -> "Both":
         return Both(self, other)
@@ -63,6 +74,10 @@ class Causal(Mask):
         """At distance zero."""
         return True
 
+    def span(self, low: Float[Tensor, "*b k"], high: Float[Tensor, "*b k"]) -> tuple[Tensor, Tensor]:
+        """Nothing later than the last query."""
+        return torch.full_like(low, -torch.inf), high
+
     def allowed(self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"]) -> Bool[Tensor, "*b t s"]:
         """s ≤ t; equal stamps see each other."""
         return _difference(t, s) >= 0
@@ -79,6 +94,19 @@ class Window(Mask):
     def sees_itself(self) -> bool:
         """At distance zero."""
         return True
+
+    @property
+    def is_local(self) -> bool:
+        """A ball is bounded."""
+        return True
+
+    def span(self, low: Float[Tensor, "*b k"], high: Float[Tensor, "*b k"]) -> tuple[Tensor, Tensor]:
+        """The box and the radius; a hair wider than the mask's own hair."""
+        wide = torch.full_like(low[..., :1], self.radius * (1 + HAIR))
+        if low.shape[-1] > 1:  # distances of points are roots of sums that cancel
+            far = torch.maximum(low.abs(), high.abs()).amax(-1, keepdim=True)
+            wide = wide + HAIR * far.square() / self.radius
+        return low - wide, high + wide
 
     def allowed(self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"]) -> Bool[Tensor, "*b t s"]:
         """A ball around the query; a hair wider, so that 0.1 + 0.2 is within 0.3."""
@@ -225,6 +253,17 @@ class Both(Mask):
     def sees_itself(self) -> bool:
         """If both do."""
         return self.first.sees_itself and self.second.sees_itself
+
+    @property
+    def is_local(self) -> bool:
+        """If either is."""
+        return self.first.is_local or self.second.is_local
+
+    def span(self, low: Float[Tensor, "*b k"], high: Float[Tensor, "*b k"]) -> tuple[Tensor, Tensor]:
+        """What both boxes hold."""
+        first = self.first.span(low, high)
+        second = self.second.span(low, high)
+        return torch.maximum(first[0], second[0]), torch.minimum(first[1], second[1])
 
     def allowed(self, t: Float[Tensor, "*#b t k"], s: Float[Tensor, "*#b s k"]) -> Bool[Tensor, "*b t s"]:
         """Allowed by both."""

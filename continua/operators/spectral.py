@@ -86,7 +86,6 @@ class SpectralConvolution(Operator):
 
     def place(self, read: Sampled, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """Bind the transform to the nodes."""
-        grids.tokens.require_whole(type(self).__name__)
         transform, (there, back) = self.waves.bind(grids.tokens, whole=self.whole)
         f = Convolving(transform, self.phi)
         return Bound(f, read_late(read.reading), local), WaveOperands(read.weights, there, back)

@@ -12,6 +12,7 @@ import torch
 
 from continua import constants, memory
 from continua.axes import Axis, Circle, Grid, Interval, Product, corrected, factors, mass_of
+from continua.axes.sharded import Layout, Shard
 from continua.constants import constant_result
 from continua.errors import ConfigError
 from continua.typing import Float, Tensor
@@ -89,20 +90,37 @@ class Waves:
         """The transform on a grid and its matrices there and back.
 
         ``exact`` corrects the weights of scattered nodes (``exact_weights``). Nodes that do not fill the ``whole``
-        domain keep theirs: ∫ over their part, divided by the mass of the domain.
+        domain keep theirs: ∫ over their part, divided by the mass of the domain. Where tokens are in parts,
+        coefficients are one sum over the processes.
         """
+        if grid.shard is not None:
+            return self._in_parts(grid, grid.shard, exact, whole)
         if grid.lines is not None:
             lines = [self._line(i, line) for i, line in enumerate(grid.lines)]
             made = ByLines(tuple(len(line) for line in grid.lines), tuple(len(k) for k in self.ranges))
             return made, (tuple(there for there, _ in lines), tuple(back for _, back in lines))
-        angles = self.angles(grid.nodes)
+        return ByMatrix(), self._matrices(grid.nodes, self._share(grid, exact, whole))
+
+    def _share(self, grid: Grid, exact: bool, whole: bool) -> Float[Tensor, "*b n"]:
+        """The part of the measure that each node has."""
         weights = self.exact_weights(grid) if exact and whole and not grid.is_uniform else grid.weights
-        mass = weights.sum(-1, keepdim=True) if whole else mass_of(self.axis)
-        share = (weights / mass)[..., None]
-        cos, sin = angles.cos().to(share), angles.sin().to(share)
+        return weights / (weights.sum(-1, keepdim=True) if whole else mass_of(self.axis))
+
+    def _matrices(self, nodes: Float[Tensor, "*b n k"], share: Float[Tensor, "*b n"]) -> Parts:
+        """There and back for some nodes."""
+        angles = self.angles(nodes)
+        cos = angles.cos().to(share)
+        sin = angles.sin().to(share)
         doubled = constants.numbers(self.doubled(), share.device, share.dtype)
-        there = (torch.cat([cos, -sin], -1) * share).mT
-        return ByMatrix(), (there, torch.cat([doubled * cos, -doubled * sin], -1))
+        there = (torch.cat([cos, -sin], -1) * share[..., None]).mT
+        return there, torch.cat([doubled * cos, -doubled * sin], -1)
+
+    def _in_parts(self, grid: Grid, shard: Shard, exact: bool, whole: bool) -> tuple["Transform", tuple[Any, Any]]:
+        """The matrices of the own nodes, with the weights that these have among all."""
+        before: Grid = shard.before
+        by_lines = before.lines is not None  # these fill the domain, with weights of their own
+        share = shard.layout.part(self._share(before, exact and not by_lines, whole or by_lines), -1, 0.0)
+        return BySum(shard.layout), self._matrices(grid.nodes, share)
 
     @constant_result
     def along(self, i: int) -> tuple[float, ...]:
@@ -167,6 +185,17 @@ class ByMatrix(Transform):
     def synthesise(self, v: Float[Tensor, "b 2 w c"], back: Any) -> Float[Tensor, "b n c"]:
         """[n, 2w] @ [2w, c]."""
         return back.to(v) @ v.flatten(1, 2)
+
+
+@dataclass(frozen=True)
+class BySum(ByMatrix):
+    """The same for the own nodes of a process; coefficients are those of all."""
+
+    layout: Layout
+
+    def analyse(self, x: Float[Tensor, "b n c"], there: Any) -> Float[Tensor, "b 2 w c"]:
+        """A share of each coefficient, and the sum over the processes."""
+        return self.layout.sum(super().analyse(x, there))
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from continua.operators import (
     redraw,
     spread,
 )
-from continua.operators.kernels import blocks
+from continua.operators.kernels import blocks, feature_sums, features
 from continua.operators.kernels.sampled import at_quantiles, reference
 from continua.operators.kernels.stationary import _quick_length
 from tests.bound import COUNTED, COUNTED_AXES, apply, counted_grids, double
@@ -109,6 +109,19 @@ def test_crowds_equal_stamps_and_one_token(kernel, mask, monkeypatch) -> None:
         grids = replace(counted_grids(len(times)), t=Samples().on(Times(), times))
         x = random(2, len(times), 8)
         assert gap(apply(own, grids, x), apply(plain, grids, x)) < EXACT
+
+
+@pytest.mark.spec("A5")
+def test_equal_stamps_across_causal_blocks_share_their_cell(monkeypatch) -> None:
+    own = double(Attention(COUNTED, kernel=PositiveFeatures(8), mask=Causal()))
+    stamps = torch.tensor([0.0, 1.0, 2.0, 2.0, 2.0, 2.0, 3.0, 4.0, 4.0, 5.0], dtype=torch.float64)
+    grids = replace(counted_grids(10), t=Samples().on(Times(), stamps))
+    x = random(2, 10, 8)
+    at_once = apply(own, grids, x)
+    for rows in (3, 4, 5):
+        monkeypatch.setattr(features, "ROWS", rows)
+        monkeypatch.setattr(feature_sums, "ROWS", rows)
+        assert gap(apply(own, grids, x), at_once) < EXACT
 
 
 @pytest.mark.spec("A5")

@@ -18,20 +18,12 @@ from continua.operators.attention.by_depth import Kind, kinds_by_depth
 from continua.operators.attention.groups import grouped, maps, of_heads, vectors
 from continua.operators.attention.head_norm import HeadNorm, HeadNorming
 from continua.operators.attention.heads import AttentionOperands, Heads, merged, spread
-from continua.operators.attention.plan import (
-    Plan,
-    Scores,
-    check_pairs,
-    check_rows,
-    next_row,
-    once_for_all_depths,
-    plan,
-    seen_from,
-)
+from continua.operators.attention.parts import Sources, seen_from
+from continua.operators.attention.plan import Plan, Scores, check_pairs, check_rows, next_row, once_for_all_depths, plan
 from continua.operators.cache import Cache
 from continua.operators.calibration import Target, calibration, extra, folded
 from continua.operators.correction import corrected, corrected_by, correction
-from continua.operators.kernels.kernel import Kernel, Softmax, Subquadratic
+from continua.operators.kernels.kernel import InParts, Kernel, Softmax, Subquadratic
 from continua.operators.linear import linear
 from continua.operators.mask import Mask
 from continua.operators.operator import Context, Note, Operator, Recorded, local, read_late
@@ -241,11 +233,12 @@ class Attention(Operator):
             remedy = "Give one mask for each head, or one [b, 1, t, s] for all."
             raise MaskError(f"pairs needs {heads} heads", got=list(pairs.shape), remedy=remedy)
         kernel, mask = self._kernel(context, kind.mask, t)
-        source = source if t.shard is None or self.cross else seen_from(t, mask, position, kernel, pairs)
-        origin = _origin(source if source.shard is None else source.shard.whole) if position.turns else None
+        whole = t.shard is None or self.cross
+        sources = Sources(source) if whole else seen_from(t, mask, position, kernel, pairs)
+        origin = _origin(source if t.shard is None else t.shard.whole) if position.turns else None
         made, scores = plan(
             t,
-            source,
+            sources,
             mask=mask,
             position=position,
             placed=placed,
@@ -256,9 +249,9 @@ class Attention(Operator):
             queries=position.where(_since(origin, t, position), placed),  # new keys of self-attention sit there too
             keys=position.where(_since(origin, source, position), placed) if self.cross else None,
         )
-        check_pairs(t, source, scores.pairs)
+        check_pairs(t, sources.grid, scores.pairs)
         if made.unsure and made.quick is None and looking() and not (cache and pairs is None):
-            check_rows(made, t, source, scores)  # a source is checked once, before the first token
+            check_rows(made, t, sources.grid, scores)  # a source is checked once, before the first token
         if cache is not None and t.count == 1 and context.record is None and kernel.is_dot:
             behind = not self.cross and cache.is_behind  # all sources are in its past
             return next_row(made, scores, self.o_like, behind)
@@ -269,7 +262,8 @@ class Attention(Operator):
         if not isinstance(self.kernel, Subquadratic):
             return self.kernel, mask
         plain, mask = self.kernel.plain(mask)
-        if self.kernel.is_exact and (torch.compiler.is_compiling() or t.shard is not None):
+        by_pairs = t.shard is not None and not isinstance(self.kernel, InParts)
+        if self.kernel.is_exact and (torch.compiler.is_compiling() or by_pairs):
             return plain, mask  # its blocks depend on the values of all stamps: all pairs, exactly
         wish = "recorded weights" if context.record is not None else "a cache" if context.cache is not None else None
         if wish is None:

@@ -11,14 +11,16 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from continua.axes import Grid
+from continua.axes.exchange import Exchange
 from continua.axes.grid import absent
 from continua.axes.sharded import Layout
 from continua.checks import looking
 from continua.errors import GridError, MaskError
 from continua.operators.attention import fused
 from continua.operators.attention.fused import attend_blocked, attend_fused, normalised
-from continua.operators.attention.ring import attend_gathered, attend_ring, has_ring
-from continua.operators.kernels.kernel import Kernel, Subquadratic
+from continua.operators.attention.parts import Sources, needs_no_pairs
+from continua.operators.attention.ring import attend_gathered, attend_ring
+from continua.operators.kernels.kernel import Kernel, Subquadratic, Way
 from continua.operators.mask import Causal, Mask
 from continua.operators.position import Position
 from continua.typing import Tensor
@@ -69,7 +71,8 @@ class Plan:
     itself: bool = True  # the sources are the queries' own tokens
     quick: Subquadratic | None = None  # the kernel attends by itself, without all pairs
     layout: Layout | None = None  # tokens are in parts: where those of the other processes are
-    ring: bool = False  # keys of other processes walk round; else all are gathered
+    way: Way | None = None  # how the keys of those come here
+    exchange: Exchange | None = None  # which of them come, where only some do
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
         """∫ α(t, s) V(s) dμ(s) for queries and keys that were turned, zero for absent queries."""
@@ -77,19 +80,24 @@ class Plan:
             bias = None if scores.bias is None else scores.bias.to(q.dtype)
             grouped = fused.shares_keys(q, k)
             return scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale, enable_gqa=grouped)
-        if self.layout is None:
-            out = self._attend(q, k, v, scores)
-        elif self.ring:
-            bias = self.key_bias(scores)
-            out = attend_ring(q, k, v, self.scale, self.triangle, bias, scores.present, self.layout)
-        else:
-            out = attend_gathered(q, k, v, self.layout, lambda q, k, v: self._attend(q, k, v, scores))
+        out = self._attend(q, k, v, scores) if self.layout is None else self._attend_parts(q, k, v, scores, self.layout)
         if scores.present is not None:
             out = torch.where(scores.present[..., None, :, None], out, 0.0)
         return out
 
+    def _attend_parts(self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, layout: Layout) -> Tensor:
+        """The same for the own queries among those of other processes."""
+        if self.way is Way.RING:
+            bias = self.key_bias(scores)
+            return attend_ring(q, k, v, self.scale, self.triangle, bias, scores.present, layout)
+        if self.way is Way.GATHERED:
+            return attend_gathered(q, k, v, layout, lambda q, k, v: self._attend(q, k, v, scores))
+        if self.exchange is not None:
+            k, v = self.exchange.fetched(torch.cat([k, v], -1), 2).split([k.shape[-1], v.shape[-1]], -1)
+        return self._attend(q, k, v, scores)
+
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
-        """The same with all keys at hand."""
+        """The same with all keys at hand that it needs."""
         if self.quick is not None:
             return self.quick.attend(q, k, v, self, scores)
         if self.paired:
@@ -153,7 +161,7 @@ class Plan:
 
 def plan(
     t: Grid,
-    s: Grid,
+    sources: Sources,
     *,
     mask: Mask | None,
     position: Position,
@@ -165,16 +173,17 @@ def plan(
     queries: Any = None,
     keys: Any = None,
 ) -> tuple[Plan, Scores]:
-    """Decide how to attend from ``t`` to ``s``, and collect tensors; ``queries`` and ``keys`` are what turns them."""
+    """Decide how to attend from ``t`` to sources, and collect tensors; ``queries`` and ``keys`` are what turns them."""
+    s = sources.grid
     causal_mask = mask is not None and mask.is_causal
     if causal_mask:
         _check_order(t)
     split_cell = causal_mask and itself and not s.is_counting
     plain = pairs is None and kernel.is_dot  # else each pair has its own score or bias
-    ring = s.shard is not None and itself
+    ring = sources.way is Way.RING
     counted_past = isinstance(mask, Causal) and itself and s.is_counting and (s.is_ordered or ring) and plain
-    past_only = counted_past and (t is s or t.count == s.count or t.count == 1) and _needs_no_pairs(position, True)
-    no_mask = mask is None and plain and _needs_no_pairs(position, causal=False)
+    past_only = counted_past and (t is s or t.count == s.count or t.count == 1) and needs_no_pairs(position, True)
+    no_mask = mask is None and plain and needs_no_pairs(position, causal=False)
     sure = itself and (mask is None or mask.sees_itself)
     quick = kernel if isinstance(kernel, Subquadratic) else None
     _refuse_given_pairs(quick, pairs)
@@ -192,9 +201,10 @@ def plan(
         itself=itself,
         quick=quick,
         layout=t.shard.layout if t.shard is not None and itself else None,
-        ring=ring,
+        way=sources.way,
+        exchange=sources.exchange,
     )
-    log_weights, log_left = _log_measure(made, s)
+    log_weights, log_left = log_measure(made, s)
     scores = Scores(
         t=t.nodes,
         s=s.nodes,
@@ -211,23 +221,7 @@ def plan(
     return made, scores
 
 
-def seen_from(t: Grid, mask: Mask | None, position: Position, kernel: Kernel, pairs: Tensor | None) -> Grid:
-    """The sources of self-attention: the tokens themselves, or those of all processes.
-
-    In parts, keys can walk round where a bias of each key is enough (``Plan.ring``): then a process plans for its own.
-    """
-    if t.shard is None:
-        return t
-    if isinstance(kernel, Subquadratic):
-        t.require_whole(type(kernel).__name__)
-    causal = isinstance(mask, Causal) and t.is_counting
-    plain = pairs is None and kernel.is_dot and _needs_no_pairs(position, causal)
-    walks = plain and (mask is None or causal) and has_ring(t.weights.device, causal)
-    whole: Grid = t.shard.whole
-    return t if walks else whole
-
-
-def _log_measure(made: Plan, s: Grid) -> tuple[Tensor | None, Tensor | None]:
+def log_measure(made: Plan, s: Grid) -> tuple[Tensor | None, Tensor | None]:
     """The logarithms of the sources' weights, and of the left parts of their cells, where they are needed."""
     log_weights = s.log_weights if made.weighted or made.split_cell else None
     log_left = _log_left(s) if made.split_cell else None
@@ -249,7 +243,7 @@ def next_row(made: Plan, scores: Scores, like: Tensor, behind: bool) -> tuple[Pl
     if not made.kernel.is_dot:
         return made, scores
     made = replace(made, row=True, mask=None if behind and isinstance(made.mask, Causal) else made.mask)
-    plain = _needs_no_pairs(made.position, causal=False) and not (made.weighted or made.split_cell)
+    plain = needs_no_pairs(made.position, causal=False) and not (made.weighted or made.split_cell)
     if plain and made.mask is None and scores.pairs is None:
         return made, scores
     return made, replace(scores, bias=made.pair_bias(slice(0, 1), like, scores))
@@ -261,10 +255,6 @@ def _alike(t: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
         return t, s
     lead = t.shape[:-2] or s.shape[:-2]
     return t.expand(*lead, *t.shape[-2:]), s.expand(*lead, *s.shape[-2:])
-
-
-def _needs_no_pairs(position: Position, causal: bool) -> bool:
-    return not position.has_pair_bias or (causal and position.has_key_bias)
 
 
 def _refuse_given_pairs(quick: Subquadratic | None, pairs: Tensor | None) -> None:

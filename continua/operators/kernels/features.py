@@ -7,16 +7,27 @@ import torch
 
 from continua import constants
 from continua.axes import Grid
+from continua.axes.sharded import Layout
 from continua.config import register
 from continua.constants import constant_result
 from continua.errors import ConfigError
 from continua.operators.attention.plan import Plan, Scores
-from continua.operators.kernels.kernel import Dot
-from continua.operators.kernels.sampled import only_causal, overhang
+from continua.operators.kernels.feature_sums import (
+    ROWS,
+    Around,
+    Bank,
+    Projected,
+    Sums,
+    attend_causal,
+    key_weights,
+)
+from continua.operators.kernels.kernel import Dot, Way
+from continua.operators.kernels.prefix import Chunks, attend_chunks, chunks_of
+from continua.operators.kernels.sampled import equal_stamps, only_causal
+from continua.operators.mask import Mask
 from continua.settings import Seed, Size, Whole
 from continua.typing import Float, PerQuery, PerSource, Tensor
 
-ROWS = 256  # tokens of a causal block
 FEATURES = 1 << 16  # features at a time, of one head: what stays in a processor's cache
 
 
@@ -53,6 +64,31 @@ def _drawn(m: int, width: int, seed: int, step: int) -> Tensor:
     return (q.mT * lengths).reshape(-1, width)[:m].clone()
 
 
+@dataclass(frozen=True)
+class Totals:
+    """What the tokens of all processes come to: the log of the mass of keys, the number of queries; [samples, 1, 1]."""
+
+    log_mass: Tensor
+    queries: Tensor
+
+    @classmethod
+    def of(cls, whole: Grid, weighted: bool) -> "Totals":
+        """Of the grid of all tokens; equal weights are left out, as they are in the scores."""
+        there = whole.log_weights if weighted else torch.zeros_like(whole.log_weights)
+        return cls(
+            there.logsumexp(-1).reshape(-1, 1, 1), whole.observed.sum(-1).clamp_min(1).to(there).reshape(-1, 1, 1)
+        )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What depends on the nodes alone."""
+
+    around: Around | None = None  # causal tokens
+    chunks: Chunks | None = None  # causal tokens in parts
+    totals: Totals | None = None  # others in parts
+
+
 @register
 @dataclass(frozen=True)
 class PositiveFeatures(Dot):
@@ -77,10 +113,19 @@ class PositiveFeatures(Dot):
         """The same kernel with the features of another step."""
         return replace(self, step=step)
 
-    def prepare(self, plan: Plan, scores: Scores, t: Grid, s: Grid) -> int | None:
-        """What equal stamps ask for behind a causal block; None where all is seen."""
+    def way(self, mask: Mask | None) -> Way:
+        """One sum of features over the processes; under ``Causal()`` one over the chunks before."""
+        return Way.SUMMED
+
+    def prepare(self, plan: Plan, scores: Scores, t: Grid, s: Grid) -> "Prepared":
+        """What equal stamps ask for behind a causal block; where all is seen and tokens are in parts, their totals."""
         dot_alone(plan, "PositiveFeatures")
-        return overhang(t, ROWS) if only_causal(plan, "PositiveFeatures") else None
+        causal = only_causal(plan, "PositiveFeatures")
+        if t.shard is None:
+            return Prepared(around=Around(equal_stamps(t, ROWS)) if causal else None)
+        if causal:
+            return Prepared(chunks=chunks_of(plan, scores, t, t.shard))
+        return Prepared(totals=Totals.of(t.shard.whole, plan.weighted))
 
     def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, scores: Any) -> PerQuery:
         """φ(q)·Σ φ(k) w V over φ(q)·Σ φ(k) w."""
@@ -88,17 +133,20 @@ class PositiveFeatures(Dot):
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
         x, y, v = plan.scale**0.5 * q.to(dtype), plan.scale**0.5 * k.to(dtype), v.to(dtype)
         omega = directions(self.m, q.shape[-1], self.seed, self.step, x.device, x.dtype)
-        weights = scores.log_weights.to(dtype) if plan.weighted else x.new_zeros(x.shape[0], y.shape[2])
-        weights = weights.reshape(-1, 1, y.shape[2]).expand(x.shape[0], x.shape[1], -1)
-        if scores.prepared is not None:
+        weights = key_weights(plan, scores, x, y.shape[2])
+        prepared: Prepared = scores.prepared
+        if prepared.around is not None or prepared.chunks is not None:
             bank = Bank.of(omega, x.new_full((1, 1), 2.0 * q.shape[-1] * plan.scale))
-            return _causal(x, y, v, bank, plan, scores, weights).to(q.dtype)
-        x, y, weights, size = _centred(x, y, weights, scores.present)
-        bank, step = Bank.of(omega, size), max(64, FEATURES // self.m)
-        sums = _Sums.none(y, v, omega)
-        for start in range(0, y.shape[2], step):
-            keys = slice(start, start + step)
-            sums = sums.with_keys(bank.logs(y[:, :, keys]) + weights[:, :, keys, None], v[:, :, keys])
+            given = Projected(x, y, v, weights, bank)
+            if prepared.chunks is not None:
+                return attend_chunks(given, plan, plan.layout, prepared.chunks).to(q.dtype)
+            around = prepared.around or Around()
+            return attend_causal(given, plan, scores, around, Sums.none(y, v, omega)).to(q.dtype)
+        x, y, weights, size = _centred(x, y, weights, scores.present, prepared.totals, plan.layout)
+        bank = Bank.of(omega, size)
+        step = max(64, FEATURES // self.m)
+        sums = Projected(x, y, v, weights, bank).keys_of(0, y.shape[2], step)
+        sums = sums if plan.layout is None else sums.over_all(plan.layout)
         answers = [sums.answer(bank.logs(rows)) for rows in x.split(step, 2)]
         return torch.cat(answers, 2).to(q.dtype)
 
@@ -110,70 +158,30 @@ def dot_alone(plan: Plan, kernel: str) -> None:
         raise ConfigError(f"{kernel} has no place for a bias of each pair", got=got, remedy=remedy)
 
 
-@dataclass(frozen=True)
-class Bank:
-    """The features of each sample and head: √(1−4A) ω [b, h, m, e] and A‖ω‖² [b, h, 1, m]."""
+def _centred(
+    x: Tensor, y: Tensor, weights: Tensor, present: Tensor | None, totals: Totals | None, layout: Layout | None
+) -> tuple[Tensor, ...]:
+    """The same attention with smaller queries and keys, the weights that make up for it, and the mean of ‖x + y‖².
 
-    omega: Tensor
-    offset: Tensor
+    In parts each mean is a sum over the processes.
+    """
 
-    @classmethod
-    def of(cls, omega: Tensor, size: Tensor) -> "Bank":
-        """With the A of least variance for the mean ``size`` [b, h] of ‖x + y‖²."""
-        d = omega.shape[-1]
-        size = size.clamp_min(1e-3)
-        rho = (((2 * size + d) ** 2 + 8 * d * size).sqrt() - 2 * size - d) / (4 * size)
-        a = ((1 - 1 / rho) / 8)[..., None, None]
-        return cls((1 - 4 * a).sqrt() * omega, a * omega.square().sum(-1))
+    def total(*shares: Tensor) -> Tensor:
+        return torch.stack(shares) if layout is None else layout.sum(torch.stack(shares))
 
-    def logs(self, x: Tensor) -> Tensor:
-        """log φ(x): [b, h, n, m]."""
-        return x @ self.omega.mT + (self.offset - x.square().sum(-1, keepdim=True) / 2)
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """Σ φ(k) w V and Σ φ(k) w, [b, h, m, e + 1], both divided by e^level: the largest feature is near one."""
-
-    values: Tensor
-    level: Tensor
-
-    @classmethod
-    def none(cls, k: Tensor, v: Tensor, omega: Tensor) -> "_Sums":
-        """No key yet."""
-        lead = (*k.shape[:2], omega.shape[-2])
-        return cls(v.new_zeros(*lead, v.shape[-1] + 1), v.new_full((*lead[:2], 1, 1), -torch.inf))
-
-    def with_keys(self, logs: Tensor, v: Tensor) -> "_Sums":
-        """Some keys more."""
-        top = torch.maximum(self.level, logs.detach().amax((-2, -1), keepdim=True))
-        features = (logs - top).exp()
-        more = torch.cat([features.mT @ v, features.sum(-2)[..., None]], -1)
-        return _Sums((self.level - top).exp() * self.values + more, top)
-
-    def answer(self, logs: Tensor) -> Tensor:
-        """The ratio of the two sums for the log-features of some queries, each divided by its own largest."""
-        return ratio((logs - logs.detach().amax(-1, keepdim=True)).exp() @ self.values)
-
-
-def ratio(sums: Tensor) -> Tensor:
-    """Values over the normaliser in the last column, which is kept from vanishing."""
-    return sums[..., :-1] / sums[..., -1:].clamp_min(torch.finfo(sums.dtype).tiny)
-
-
-def _centred(x: Tensor, y: Tensor, weights: Tensor, present: Tensor | None) -> tuple[Tensor, ...]:
-    """The same attention with smaller queries and keys, the weights that make up for it, and the mean of ‖x + y‖²."""
     here = x.new_ones(1, x.shape[2]) if present is None else present.reshape(-1, x.shape[2]).to(x)
-    here = (here / here.sum(-1, keepdim=True))[:, None, :, None]
-    there = weights.softmax(-1)[..., None]
-    mean_x, mean_y = (here * x).sum(2, keepdim=True), (there * y).sum(2, keepdim=True)
+    here = here / here.sum(-1, keepdim=True) if totals is None else here / totals.queries[:, 0].to(x)
+    here = here[:, None, :, None]
+    there = weights.softmax(-1) if totals is None else (weights - totals.log_mass.to(x)).exp()
+    there = there[..., None]
+    mean_x, mean_y = total((here * x).sum(2, keepdim=True), (there * y).sum(2, keepdim=True))
     x, y = x - mean_x, y - mean_y
     there = there.detach()
-    to_x, to_y = _balanced(_second(x, here), _second(y, there))
+    to_x, to_y = _balanced(*total(_second(x, here), _second(y, there)))
     weights = weights + (y * mean_x).sum(-1)
     x, y = x @ to_x.to(x), y @ to_y.to(y)
-    size = ((here * x.square()).sum((-2, -1)) + (there * y.square()).sum((-2, -1))).detach()
-    return x, y, weights, size
+    size = (here * x.square()).sum((-2, -1)) + (there * y.square()).sum((-2, -1))
+    return x, y, weights, total(size.detach())[0]
 
 
 def _second(x: Tensor, weights: Tensor) -> Tensor:
@@ -199,23 +207,3 @@ def _balanced(c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     root = found.eigenvalues.clamp_min(tiny)[..., None, :] ** 0.25
     p, inverse = ((found.eigenvectors * r) @ found.eigenvectors.mT for r in (root, 1 / root))
     return torch.linalg.solve_triangular(low, eye, upper=False).mT @ p, low @ inverse
-
-
-def _causal(x: Tensor, y: Tensor, v: Tensor, bank: Bank, plan: Plan, scores: Scores, weights: Tensor) -> Tensor:
-    """Block by block: the sums of all earlier blocks, and the pairs within the block under the mask."""
-    sums = _Sums.none(y, v, bank.omega)
-    answers = []
-    for start in range(0, x.shape[2], ROWS):
-        rows, keys = slice(start, start + ROWS), slice(start, start + ROWS + scores.prepared)
-        queries, own = bank.logs(x[:, :, rows]), bank.logs(y[:, :, keys])
-        bias = plan.pair_bias(slice(0, ROWS), x, scores.part(rows, keys))
-        largest = own.detach().amax((-2, -1), keepdim=True)
-        most = bias.detach().amax(-1, keepdim=True)  # a first row may own next to nothing: the left part of its cell
-        top = torch.maximum(sums.level, largest + most)
-        features = (queries - queries.detach().amax(-1, keepdim=True)).exp()
-        pairs = features @ (own - largest).exp().mT * (bias - most).exp()
-        here = torch.cat([pairs @ v[:, :, keys], pairs.sum(-1, keepdim=True)], -1)
-        answers.append(ratio((sums.level - top).exp() * (features @ sums.values) + (largest + most - top).exp() * here))
-        block = v[:, :, rows].shape[2]
-        sums = sums.with_keys(own[:, :, :block] + weights[:, :, rows, None], v[:, :, rows])
-    return torch.cat(answers, 2)

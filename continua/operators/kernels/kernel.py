@@ -1,6 +1,7 @@
 """Attention kernels κ(t, s): how queries and keys become scores."""
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -60,6 +61,24 @@ class Subquadratic(Kernel, Protocol):
 
     def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, scores: Any) -> PerQuery:
         """∫ α(t, s) V(s) dμ(s), or its approximation."""
+        ...
+
+
+class Way(Enum):
+    """How the keys of other processes come to the own queries, where tokens are in parts."""
+
+    RING = "they walk round"
+    FETCHED = "those that may be seen are fetched"
+    GATHERED = "all are gathered"
+    SUMMED = "they do not: the kernel adds up over the processes what it needs of them"
+
+
+@runtime_checkable
+class InParts(Subquadratic, Protocol):
+    """A subquadratic kernel that takes tokens in parts on several processes (``Plan.layout``)."""
+
+    def way(self, mask: Mask | None) -> Way:
+        """How keys come here under a mask, which is that of ``plain``; refuses a mask it cannot serve so."""
         ...
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from continua import constants
@@ -12,7 +13,7 @@ from continua.config import register
 from continua.errors import ConfigError
 from continua.operators.attention.plan import Plan, Scores
 from continua.operators.kernels.blocks import Blocks, Runs, attend_runs, check_runs, runs, sorted_along, stamps
-from continua.operators.kernels.kernel import Dot, Kernel, Softmax
+from continua.operators.kernels.kernel import Dot, Kernel, Softmax, Way
 from continua.operators.mask import Mask, Strided, Window
 from continua.typing import PerQuery, PerSource, Tensor
 
@@ -36,6 +37,10 @@ class _Blocks(Dot):
 
     is_exact: ClassVar[bool] = True
     order: ClassVar[float] = torch.inf
+
+    def way(self, mask: Mask | None) -> Way:
+        """The surroundings are fetched; the teeth of a comb are everywhere."""
+        return Way.FETCHED if mask is not None and mask.is_local else Way.GATHERED
 
     def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, scores: Any) -> PerQuery:
         """Softmax attention block by block."""
@@ -64,8 +69,7 @@ class Local(_Blocks):
     def prepare(self, plan: Plan, scores: Scores, t: Grid, s: Grid) -> Runs:
         """Blocks of queries and the sources within the radius of some query of the block."""
         causal = plan.mask is not None and plan.mask.is_causal
-        made = counted_runs(self, t, causal) if plan.itself and t.is_counting and t.is_ordered else None
-        made = self.runs(t, s, plan.itself, causal) if made is None else made
+        made = runs_of(self, plan, t, s, causal)
         if plan.unsure and looking():
             check_runs(plan, replace(scores, prepared=made), t)
         return made
@@ -103,8 +107,7 @@ class Comb(_Blocks):
 
     def prepare(self, plan: Plan, scores: Scores, t: Grid, s: Grid) -> Runs:
         """Blocks of queries along the phase; sources one turn before and after stand for the circle."""
-        made = counted_runs(self, t, False) if plan.itself and t.is_counting and t.is_ordered else None
-        made = self.runs(t, s, plan.itself, False) if made is None else made
+        made = runs_of(self, plan, t, s, False)
         if plan.unsure and looking():
             check_runs(plan, replace(scores, prepared=made), t)
         return made
@@ -124,6 +127,28 @@ class Comb(_Blocks):
 
 
 _kept = constants.Cache(256)
+
+
+def runs_of(kernel: Local | Comb, plan: Plan, t: Grid, s: Grid, causal: bool) -> Runs:
+    """The blocks of queries ``t``, and in parts those of each of the two chunks of a process."""
+    if plan.layout is not None:
+        return _by_chunks(kernel, t, s, plan.layout.chunk, causal)
+    if plan.itself and t.is_counting and t.is_ordered:
+        return counted_runs(kernel, t, causal)
+    return kernel.runs(t, s, plan.itself, causal)
+
+
+def _by_chunks(kernel: Local | Comb, t: Grid, s: Grid, chunk: int, causal: bool) -> Runs:
+    """Chunks lie far apart: a block with queries of both would see all that is between them."""
+    groups = []
+    samples = 1
+    for start in (0, chunk):
+        made = kernel.runs(t.some(np.arange(start, start + chunk)), s, False, causal)
+        samples = made.samples
+        for group in made.groups:
+            rows = torch.where(group.rows < chunk, group.rows + start, len(t))
+            groups.append(replace(group, rows=rows))
+    return Runs(groups, samples)
 
 
 def counted_runs(kernel: Local | Comb, t: Grid, causal: bool) -> Runs:

@@ -10,6 +10,7 @@ from torch import nn
 
 from continua import constants
 from continua.axes import Grid, Lattice, MonteCarlo, Rule, Sobol
+from continua.axes.sharded import Layout
 from continua.checks import refuse_in_graph
 from continua.config import register
 from continua.constants import constant_result
@@ -17,8 +18,8 @@ from continua.errors import ConfigError, MaskError
 from continua.operators.attention.fused import attend_blocked, attend_fused, fused_with
 from continua.operators.attention.plan import Plan, Scores
 from continua.operators.kernels.control_variates import attend_controlled, pick
-from continua.operators.kernels.kernel import Dot
-from continua.operators.mask import Causal
+from continua.operators.kernels.kernel import Dot, Way
+from continua.operators.mask import Causal, Mask
 from continua.operators.position import Position
 from continua.typing import PerQuery, PerSource, Tensor
 
@@ -75,16 +76,36 @@ def only_causal(plan: Plan, kernel: str, causal: bool = True) -> bool:
 
 def overhang(t: Grid, rows: int) -> int:
     """How many tokens behind a block of rows may carry the stamp of its last one: equal stamps see each other."""
+    return equal_stamps(t, rows).after
+
+
+@dataclass(frozen=True)
+class Equal:
+    """How many tokens before the start, and behind the end, of a block of rows may carry a stamp of the block."""
+
+    before: int = 0
+    after: int = 0
+
+
+def equal_stamps(t: Grid, rows: int, chunk: int | None = None) -> Equal:
+    """Of blocks that end after every ``rows`` tokens, and begin anew with every chunk."""
     if t.is_ordered:
-        return 0
+        return Equal()
     if torch.compiler.is_compiling():
         remedy = "Use counted tokens or kernel=Softmax() there, or do not compile."
         refuse_in_graph("how many stamps are equal is not known inside a compiled graph", "stamps", remedy)
     times, observed = torch.broadcast_tensors(t.nodes[..., 0].detach().double(), t.observed)
     filled = torch.where(observed, times, -torch.inf).cummax(-1).values.reshape(-1, t.count)
-    ends = torch.arange(rows, len(t) + rows, rows, device=filled.device).clamp_max(len(t))
-    last = filled[:, ends - 1].contiguous()
-    return int((torch.searchsorted(filled, last, right=True) - ends).max())
+    chunk = len(t) if chunk is None else chunk
+    cuts = {min(end, len(t)) for start in range(0, len(t), chunk) for end in (*range(start, start + chunk, rows),)}
+    inner = torch.tensor(sorted(cuts - {0, len(t)}), dtype=torch.long, device=filled.device)
+    if not len(inner):
+        return Equal()
+    last = filled[:, inner - 1].contiguous()
+    first = filled[:, inner].contiguous()
+    after = torch.searchsorted(filled, last, right=True) - inner
+    before = inner - torch.searchsorted(filled, first, right=False)
+    return Equal(int(before.max()), int(after.max()))
 
 
 @dataclass(frozen=True)
@@ -95,6 +116,8 @@ class Drawn:
     controls: Tensor | None = None
     past: list[Tensor] = field(default_factory=list)
     over: int = 0  # tokens behind a block that may carry its last stamp
+    nodes: Tensor | None = None  # of all tokens, where these are in parts
+    log_weights: Tensor | None = None
 
 
 @register
@@ -125,9 +148,21 @@ class FewSources(Dot):
         """The same kernel with the draw of another step."""
         return replace(self, step=step)
 
+    def way(self, mask: Mask | None) -> Way:
+        """The sources of all rows are the same ones; those of causal blocks, and controls, need all keys."""
+        got = str(mask) if mask is not None else f"control={self.control}" if self.control else None
+        if got is not None:
+            remedy = "Use control=0 without a mask, or kernel=PositiveFeatures(m), or leave Sharded out."
+            raise MaskError("FewSources needs all tokens on one process there", got=got, remedy=remedy)
+        return Way.SUMMED
+
     def prepare(self, plan: Plan, scores: Scores, t: Grid, s: Grid) -> Drawn:
         """The numbers of the sources, of each causal block or of all rows."""
         nodes, _ = reference(self.rule, self.step)
+        if s.shard is not None:
+            before: Grid = s.shard.before
+            numbers = at_quantiles(masses(before), nodes, in_time(before))
+            return Drawn(sources=numbers, nodes=before.nodes, log_weights=before.log_weights)
         weights = masses(s)
         if not only_causal(plan, "FewSources"):
             sources = at_quantiles(weights, nodes, in_time(s))
@@ -151,10 +186,14 @@ class FewSources(Dot):
         if index is None:
             return self._causal(q, k, v, plan, scores)
         _, omega = reference(self.rule, self.step)
+        drawn: Drawn = scores.prepared
+        if plan.layout is not None:
+            known = drawn.log_weights if plan.weighted else None
+            scores = replace(scores, s=drawn.nodes, log_weights=known)
         weights = _carried(omega, scores.log_weights, index, q)
         if scores.prepared.controls is not None:
             return attend_controlled(q, k, v, plan, scores, index, weights)
-        near, values = pick(k, index), pick(v, index)
+        near, values = _picked(k, v, index, plan.layout)
         if _no_pairs(plan.position):
             return attend_fused(q, near, values, plan.scale, False, weights[..., None, :])
         some = _at_sources(scores, index, weights)
@@ -208,6 +247,14 @@ def redraw(model: nn.Module, step: int) -> nn.Module:
         if isinstance(one, DrawsSources) and isinstance(one.kernel, Redrawn):
             one.kernel = one.kernel.fresh(step)
     return model
+
+
+def _picked(k: Tensor, v: Tensor, index: Tensor, layout: Layout | None) -> tuple[Tensor, Tensor]:
+    """Keys and values of the sources; in parts on every process, by one sum."""
+    if layout is None:
+        return pick(k, index), pick(v, index)
+    keys, values = layout.picked(torch.cat([k, v], -1), index).split([k.shape[-1], v.shape[-1]], -1)
+    return keys, values
 
 
 def _no_pairs(position: Position) -> bool:

@@ -7,6 +7,7 @@ import torch
 
 from continua.axes import Grid, counting
 from continua.errors import ShapeError
+from continua.operators.attention.parts import Sources
 from continua.operators.attention.plan import Plan, Scores, plan
 from continua.operators.kernels.control_variates import nearest_control, pick
 from continua.operators.kernels.sampled import FewSources
@@ -81,7 +82,7 @@ def _rms(x: Tensor) -> float:
 def _plan(kernel: FewSources, grid: Grid, scale: float) -> tuple[Plan, Scores]:
     return plan(
         grid,
-        grid,
+        Sources(grid),
         mask=None,
         position=Position(),
         placed=None,
