@@ -233,6 +233,8 @@ class Attention(Operator):
             remedy = "Give one mask for each head, or one [b, 1, t, s] for all."
             raise MaskError(f"pairs needs {heads} heads", got=list(pairs.shape), remedy=remedy)
         kernel, mask = self._kernel(context, kind.mask, t)
+        if position.knows_length:
+            t.require_whole(f"{type(position).__name__}, whose turns depend on the length,")
         whole = t.shard is None or self.cross
         sources = Sources(source) if whole else seen_from(t, mask, position, kernel, pairs)
         origin = _origin(source if t.shard is None else t.shard.whole) if position.turns else None
