@@ -3,6 +3,7 @@
     python benchmarks/scale.py                   # exactness and bytes; about a minute on one core
     python benchmarks/scale.py --time            # two processes against one with two threads, on a quiet machine
     python benchmarks/scale.py --only resume     # checkpoints of two processes on one and on four
+    python benchmarks/scale.py --only loader     # files on disk against training, in CPU seconds; a minute
     python benchmarks/scale.py --only kills      # one of two processes killed at twenty random moments; ten minutes
 
 Exactness: answers and gradients of whole models on 2 and 4 processes of gloo against one process, ‖Δ‖/‖whole‖; the
@@ -29,6 +30,7 @@ from common import Row, environment, ratio, row, write
 from rich.console import Console
 from rich.table import Table
 from scale_checkpoints import kills, resumed
+from scale_loader import loader
 
 from continua.axes import Sharded, counting
 from continua.axes.sharded import Layout
@@ -207,11 +209,11 @@ def duration() -> list[Row]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--time", action="store_true", help="measure the time alone")
-    parser.add_argument("--only", choices=["resume", "kills"], help="one part of checkpoints alone")
+    parser.add_argument("--only", choices=["resume", "kills", "loader"], help="one part alone")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     if chosen.only is not None:
-        rows = resumed() if chosen.only == "resume" else kills()
+        rows = {"resume": resumed, "kills": kills, "loader": loader}[chosen.only]()
     else:
         rows = duration() if chosen.time else [*exactness(), *travel(), *memory()]
     rows = [one for one in rows if one.value == one.value] or rows

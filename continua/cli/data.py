@@ -10,11 +10,24 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from continua.cli.folders import open_model
 from continua.convert.tokenizer import TOKENIZER
-from continua.data import BytePairs, Characters, TokenFiles, Tokeniser, built, documents, sources_in, units_of
+from continua.data import (
+    BytePairs,
+    Characters,
+    FieldFiles,
+    TokenFiles,
+    Tokeniser,
+    built,
+    built_fields,
+    documents,
+    sources_in,
+    units_of,
+)
+from continua.data.field_files import ABOUT as FIELDS
 from continua.data.token_files import ABOUT
 from continua.errors import ConfigError
 from continua.files import read_bytes
 
+COLUMNS = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
 LEARNED_FROM = 2**25  # bytes of text that byte pairs are learned from
 
 
@@ -33,11 +46,8 @@ class Wishes:
 def build(texts: list[Path], out: Path, wishes: Wishes) -> None:
     """Build with a bar, and say what there is."""
     console = Console()
-    if wishes.megabytes < 1 or wishes.jobs < 1:
-        got = f"--unit {wishes.megabytes} --jobs {wishes.jobs}"
-        raise ConfigError("units and processes are counted from one", got=got, remedy="Use 1 or more.")
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    _require_some(wishes.megabytes, wishes.jobs)
+    with Progress(*COLUMNS, console=console, transient=True) as bar:
         shown = bar.add_task("reading the alphabet" if wishes.tokenizer == "characters" else "reading", total=None)
         tokeniser = tokeniser_of(wishes.tokenizer, texts, wishes.column)
         separator = _separator(tokeniser, wishes.separator)
@@ -60,15 +70,42 @@ def build(texts: list[Path], out: Path, wishes: Wishes) -> None:
     console.print(f"continua fit text --text {out} learns from it.", markup=False, soft_wrap=True)
 
 
+def build_fields(arrays: list[Path], out: Path, domain: str, held_out: float, jobs: int, megabytes: int) -> None:
+    """Build with a bar, and say what there is."""
+    console = Console()
+    _require_some(megabytes, jobs)
+    words = tuple(word.strip() for word in domain.split(","))
+    with Progress(*COLUMNS, console=console, transient=True) as bar:
+        shown = bar.add_task("reading", total=None)
+
+        def watch(done: int, total: int, paths: int) -> None:
+            bar.update(shown, description=f"{paths:,} paths", completed=done, total=total)
+
+        made = built_fields(arrays, out, words, held_out=held_out, unit_bytes=megabytes * 2**20, jobs=jobs, watch=watch)
+    _say(console, made)
+    console.print(f"continua fit fields --set folder={out} learns from it.", markup=False, soft_wrap=True)
+
+
+def _require_some(megabytes: int, jobs: int) -> None:
+    if megabytes < 1 or jobs < 1:
+        got = f"--unit {megabytes} --jobs {jobs}"
+        raise ConfigError("units and processes are counted from one", got=got, remedy="Use 1 or more.")
+
+
+def opened(folder: Path) -> TokenFiles | FieldFiles:
+    """What a folder holds: fields where it says so, else texts."""
+    return FieldFiles.open(folder) if (folder / FIELDS).is_file() else TokenFiles.open(folder)
+
+
 def show(folder: Path) -> None:
     """Say what there is."""
-    _say(Console(), TokenFiles.open(folder))
+    _say(Console(), opened(folder))
 
 
 def check(folder: Path) -> None:
     """Say which shards are damaged; with one the command fails."""
     console = Console()
-    found = TokenFiles.open(folder)
+    found = opened(folder)
     with console.status("reading every shard"):
         damaged = list(found.damaged())
     for file in damaged:
@@ -128,8 +165,17 @@ def _separator(tokeniser: Tokeniser, wish: str) -> int | None:
     return int(ids[0])
 
 
-def _say(console: Console, made: TokenFiles) -> None:
+def _say(console: Console, made: TokenFiles | FieldFiles) -> None:
     shards = f"{len(made.shards) + len(made.held_out_shards)} shards"
+    if isinstance(made, FieldFiles):
+        kind = made.kind
+        grid = "×".join(str(count) for count in kind.grid)
+        console.print(
+            f"{made.folder}: paths of {kind.times} times on {grid} nodes in {shards}", markup=False, soft_wrap=True
+        )
+        console.print(f"{len(made.train):,} paths to learn from, {len(made.held_out):,} held out", markup=False)
+        console.print(f"{kind.dtype}, {kind.shape[-1]} channels, sha256 {made.sha256[:16]}…", markup=False)
+        return
     console.print(f"{made.folder}: {made.documents:,} documents in {shards}", markup=False, soft_wrap=True)
     console.print(f"{len(made.train):,} tokens to learn from, {len(made.held_out):,} held out", markup=False)
     console.print(f"tokeniser of {made.tokeniser.size:,} tokens, sha256 {made.sha256[:16]}…", markup=False)

@@ -6,6 +6,7 @@ from continua.data.corpus import Corpus, from_file, python_source
 from continua.data.darcy import darcy_pairs
 from continua.data.docstrings import Docstring, Docstrings, docstrings, sentences, spread
 from continua.data.documents import documents, sources_in, units_of
+from continua.data.field_files import FieldFiles, built_fields
 from continua.data.generation import generator_for
 from continua.data.images import digit_images, fashion_images, observed_pixels, point_sets, read_idx, resampled
 from continua.data.labelled import LabelledTexts, labelled_texts
@@ -30,6 +31,7 @@ __all__ = [
     "Corpus",
     "Docstring",
     "Docstrings",
+    "FieldFiles",
     "LabelledTexts",
     "Mesh",
     "MeshPairs",
@@ -40,6 +42,7 @@ __all__ = [
     "TokenFiles",
     "Tokeniser",
     "built",
+    "built_fields",
     "burgers_pairs",
     "cached",
     "darcy_pairs",

@@ -18,6 +18,7 @@ LONGEST = 2**24  # bytes up to the next end of a line
 TABLES = (".parquet", ".arrow", ".feather")
 ARCHIVES = (".tar",)
 LINES = (".jsonl", ".ndjson")
+PLAIN = ("txt", "text", "md")  # of members of an archive
 PACKED = (".gz", ".xz", ".bz2", ".zst", ".zip")
 
 
@@ -126,18 +127,38 @@ def _text_in(line: bytes, column: str, path: Path) -> str:
 
 
 def _of_archive(path: Path, column: str) -> Iterator[str]:
-    """The members of a tar archive that are text or JSON, in their order; nothing is unpacked to disk."""
+    """The texts of a tar archive, one of each sample, in their order; nothing is unpacked to disk.
+
+    Members of one sample have one name up to its first dot and follow one another, as WebDataset lays them out. Its
+    text is what is plain text among them, else what JSON names ``column``.
+    """
     try:
         with tarfile.open(path, "r|") as archive:
+            sample: list[tuple[str, bytes]] = []
+            known = None
             for member in archive:
                 file = archive.extractfile(member) if member.isfile() else None
-                suffix = Path(member.name).suffix
-                if file is None or suffix not in (".txt", ".text", ".md", ".json"):
-                    continue
-                content = file.read()
-                yield _text_in(content, column, path) if suffix == ".json" else content.decode("utf-8")
+                name, _, ending = member.name.rpartition("/")[2].partition(".")
+                key = (member.name.rpartition("/")[0], name)
+                if key != known:
+                    yield from _of_sample(sample, column, path)
+                    sample = []
+                    known = key
+                if file is not None and ending.rpartition(".")[2] in (*PLAIN, "json"):
+                    sample.append((ending.rpartition(".")[2], file.read()))
+            yield from _of_sample(sample, column, path)
     except tarfile.TarError as problem:
         raise ConfigError(f"{path} is no whole tar archive", got=str(problem), remedy="Fetch it anew.") from problem
+
+
+def _of_sample(members: Sequence[tuple[str, bytes]], column: str, path: Path) -> Iterator[str]:
+    plain = [content for ending, content in members if ending in PLAIN]
+    if plain:
+        for content in plain:
+            yield content.decode("utf-8")
+    else:
+        for _, content in members:
+            yield _text_in(content, column, path)
 
 
 def _arrow() -> Any:

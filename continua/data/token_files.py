@@ -8,11 +8,9 @@ interrupted goes on where it stopped. Every file gets its name when it is whole.
 import bisect
 import hashlib
 import json
-import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +19,29 @@ import torch
 from numpy.typing import NDArray
 
 from continua.config import from_plain, to_plain
+from continua.data.building import (
+    Watch,
+    begun,
+    damaged,
+    described,
+    each_unit,
+    mapped,
+    note,
+    require_shards,
+    save_array,
+    sealed,
+)
 from continua.data.documents import Unit, documents, sources_in, units_of
 from continua.data.tokens import Tokeniser
 from continua.errors import ConfigError, ContinuaError
-from continua.files import aside, fault_of, flush, inside, read_bytes, sha256_of, write_text
+from continua.files import sha256_of
 from continua.typing import Tensor
 
 FORMAT = "continua tokens 1"
 ABOUT = "tokens.json"
-REQUEST = "request.json"
 TRAIN = "train"
 HELD_OUT = "held-out"
 UNIT_BYTES = 2**26
-
-Watch = Callable[[int, int, int], None]  # units done, units in all, tokens so far
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,7 @@ class TokenFiles:
     def open(cls, folder: str | Path) -> "TokenFiles":
         """The files of a folder, each there and of the length that is written of it."""
         folder = Path(folder)
-        about = _described(folder)
+        about = described(folder, ABOUT, "token", "continua data build TEXTS --out FOLDER")
         try:
             if about["format"] != FORMAT:
                 got = about["format"]
@@ -107,14 +114,8 @@ class TokenFiles:
         except (KeyError, TypeError, ValueError) as problem:
             if isinstance(problem, ContinuaError):
                 raise
-            raise _damaged(folder / ABOUT, problem) from problem
-        for shard in (*shards, *held_out):
-            place = inside(folder, shard.file)
-            if place is None:
-                raise ConfigError("shards lie in their folder", got=shard.file, remedy="Build the folder again.")
-            fault = fault_of(place)
-            if fault is not None:
-                raise ConfigError(f"a shard of {folder} {fault}", got=shard.file, remedy="Copy the folder anew.")
+            raise damaged(folder / ABOUT, problem) from problem
+        require_shards(folder, [shard.file for shard in (*shards, *held_out)])
         whole = hashlib.sha256("".join(shard.sha256 for shard in (*shards, *held_out)).encode()).hexdigest()
         return cls(folder, tokeniser, shards, held_out, count, whole)
 
@@ -170,53 +171,9 @@ def built(
     stats = [(str(path.resolve()), path.stat()) for path in found]
     sources = tuple((name, seen.st_size, seen.st_mtime_ns) for name, seen in stats)
     request = BuildRequest(to_plain(tokeniser), sources, held_out, column, separator, unit_bytes)
-    out.mkdir(parents=True, exist_ok=True)
-    _begun(out, request)
+    begun(out, ABOUT, json.dumps(asdict(request), sort_keys=True), "token")
     units = [unit for path in found for unit in units_of(path, unit_bytes)]
-    done = {i: made for i in range(len(units)) if (made := _finished(out, i)) is not None}
-    told = sum(made["tokens"] for made in done.values())
-    if watch is not None:
-        watch(len(done), len(units), told)
-    for index, made in _made(out, request, units, [i for i in range(len(units)) if i not in done], jobs):
-        done[index] = made
-        told += made["tokens"]
-        if watch is not None:
-            watch(len(done), len(units), told)
-    return _sealed(out, request, [done[i] for i in range(len(units))])
-
-
-def _begun(out: Path, request: BuildRequest) -> None:
-    text = json.dumps(asdict(request), sort_keys=True)
-    file = out / REQUEST
-    if (out / ABOUT).is_file() and not file.is_file():
-        raise ConfigError("there are token files already", got=str(out), remedy="Name another folder for --out.")
-    if not file.is_file():
-        if any(out.iterdir()):
-            raise ConfigError("token files get a folder of their own", got=str(out), remedy="Name an empty one.")
-        write_text(file, text)
-    elif read_bytes(file).decode() != text:
-        remedy = "Name another folder, or delete this one: texts, tokeniser or wishes changed since."
-        raise ConfigError("other token files were begun here", got=str(out), remedy=remedy)
-
-
-def _made(
-    out: Path, request: BuildRequest, units: Sequence[Unit], missing: Sequence[int], jobs: int
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    if jobs <= 1 or len(missing) <= 1:
-        for index in missing:
-            yield index, write_unit(out, request, units[index], index)
-        return
-    context = multiprocessing.get_context("spawn")  # a forked torch may hang
-    with ProcessPoolExecutor(min(jobs, len(missing)), mp_context=context) as pool:
-        running = {pool.submit(write_unit, out, request, units[index], index): index for index in missing}
-        try:
-            while running:
-                ready, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in ready:
-                    yield running.pop(future), future.result()
-        finally:
-            for future in running:
-                future.cancel()
+    return _sealed(out, request, each_unit(out, units, partial(write_unit, out, request), jobs, watch, "tokens"))
 
 
 def write_unit(out: Path, request: BuildRequest, unit: Unit, index: int) -> dict[str, Any]:
@@ -237,28 +194,9 @@ def write_unit(out: Path, request: BuildRequest, unit: Unit, index: int) -> dict
     for name, held in parts.items():
         ids = np.concatenate(held) if held else np.empty(0, dtype)
         file = out / f"{name}-{index:05d}.npy"
-        with aside(file) as partial:
-            with partial.open("wb") as opened:
-                np.save(opened, ids, allow_pickle=False)
-            flush(partial)
-            made[name] = asdict(Shard(file.name, len(ids), sha256_of(partial)))
-            partial.replace(file)
+        made[name] = asdict(Shard(file.name, len(ids), save_array(file, ids)))
         made["tokens"] += len(ids)
-    write_text(_note(out, index), json.dumps(made))
-    return made
-
-
-def _note(out: Path, index: int) -> Path:
-    return out / f"unit-{index:05d}.json"
-
-
-def _finished(out: Path, index: int) -> dict[str, Any] | None:
-    """What an earlier call wrote of a unit, where it came to its end."""
-    note = _note(out, index)
-    if not note.is_file():
-        return None
-    made: dict[str, Any] = json.loads(read_bytes(note))
-    return made
+    return note(out, index, made)
 
 
 def _sealed(out: Path, request: BuildRequest, units: Sequence[dict[str, Any]]) -> TokenFiles:
@@ -276,40 +214,12 @@ def _sealed(out: Path, request: BuildRequest, units: Sequence[dict[str, Any]]) -
         "separator": request.separator,
         **shards,
     }
-    write_text(out / ABOUT, json.dumps(about, indent=1))
-    kept = {ABOUT, *(shard["file"] for own in shards.values() for shard in own)}
-    for path in out.iterdir():
-        if path.name not in kept and (path.name == REQUEST or path.suffix in (".npy", ".json")):
-            path.unlink()
+    sealed(out, ABOUT, about, [shard["file"] for own in shards.values() for shard in own])
     return TokenFiles.open(out)
 
 
-def _described(folder: Path) -> dict[str, Any]:
-    if not (folder / ABOUT).is_file():
-        unfinished = (folder / REQUEST).is_file()
-        remedy = (
-            "Give the command again: it goes on." if unfinished else "continua data build TEXTS --out FOLDER makes it."
-        )
-        what = f"{folder} is not finished" if unfinished else f"{folder} holds no token files"
-        raise ConfigError(what, got=f"no {ABOUT}", remedy=remedy)
-    try:
-        about = json.loads(read_bytes(folder / ABOUT))
-    except (OSError, ValueError) as problem:
-        raise _damaged(folder / ABOUT, problem) from problem
-    if not isinstance(about, dict):
-        raise _damaged(folder / ABOUT, type(about).__name__)
-    return about
-
-
 def _mapped(place: Path, tokens: int) -> NDArray[Any]:
-    try:
-        held: NDArray[Any] = np.load(place, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as problem:
-        raise _damaged(place, problem) from problem
+    held = mapped(place)
     if held.shape != (tokens,) or held.dtype not in (np.uint16, np.uint32):
-        raise _damaged(place, f"{held.dtype} {list(held.shape)}, {tokens} were written")
+        raise damaged(place, f"{held.dtype} {list(held.shape)}, {tokens} were written")
     return held
-
-
-def _damaged(place: Path, problem: object) -> ConfigError:
-    return ConfigError(f"{place} is damaged", got=str(problem), remedy="Copy it anew, or build the folder again.")

@@ -9,10 +9,12 @@ from continua.recipes.elastic import ElasticSettings, elastic
 from continua.recipes.functions import (
     BurgersSettings,
     DarcySettings,
+    FieldSettings,
     FunctionSettings,
     VorticitySettings,
     burgers,
     darcy,
+    fields,
     navier_stokes,
 )
 from continua.recipes.meshes import PoissonSettings, poisson
@@ -28,10 +30,12 @@ __all__ = [
     "fashion",
     "BurgersSettings",
     "DarcySettings",
+    "FieldSettings",
     "FunctionSettings",
     "VorticitySettings",
     "burgers",
     "darcy",
+    "fields",
     "navier_stokes",
     "SHIPPED",
     "Bundle",

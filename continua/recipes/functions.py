@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import torch
 
 from continua.axes import at
+from continua.data.field_files import FieldFiles
 from continua.data.pairs import Pairs
 from continua.data.store import generated
 from continua.errors import ConfigError
@@ -18,6 +19,7 @@ from continua.optim import AdamW, ByRole, Cosine, Muon
 from continua.recipes.recipe import Bundle, shipped
 from continua.settings import NonNegative, Positive, Range, Seed, Size, checked
 from continua.tasks.functions import Functions, predict, relative, scattered
+from continua.tasks.stored_functions import StoredFunctions
 from continua.training import Training
 from continua.training.progress import share_bar
 
@@ -99,6 +101,53 @@ class VorticitySettings(FunctionSettings):
     viscosity: Positive = 1e-3
 
 
+@checked
+@dataclass(frozen=True)
+class FieldSettings:
+    """``folder`` is one of ``continua data fields``; a field is mapped to the one ``lag`` times later in its path.
+
+    ``limit`` held-out windows are measured on. ``d``, ``m``, ``heads`` and ``depth`` are the native size, ``modes``
+    counts the waves of the convolution along each direction; ``attention`` adds attention to each step, ``sharp`` says
+    that inputs have jumps. Matrices are trained by Muon at ``matrix_lr``, everything else by AdamW at ``lr``; ``order``
+    1 is the loss in H¹. ``batch`` windows make a step. ``weights`` is the seed of the first weights.
+    """
+
+    folder: str | None = None
+    lag: Size = 1
+    limit: Size = 200
+    d: Size = 64
+    m: Size = 64
+    heads: Size = 4
+    depth: Size = 4
+    modes: Size = 12
+    attention: bool = False
+    sharp: bool = False
+    batch: Size = 20
+    lr: NonNegative = 2e-3
+    matrix_lr: NonNegative = 6e-3
+    order: Annotated[int, Range(0, 1)] = 1
+    weights: Seed = 0
+
+
+@shipped
+def fields(settings: FieldSettings) -> Bundle:
+    """Fields on disk of any number: from one time to a later one."""
+    if settings.folder is None:
+        remedy = "Build one: continua data fields ARRAYS --out FOLDER; then --set folder=FOLDER."
+        raise ConfigError("fields are read from a folder", got="none", remedy=remedy)
+    source = FieldFiles.open(settings.folder)
+    task = StoredFunctions(source, settings.lag, settings.batch, settings.order, settings.limit)
+    return Bundle(
+        model=model_of(task.functions, settings),
+        task=task,
+        optimiser=optimiser_of(settings),
+        schedule=SCHEDULE,
+        training=Training(steps=3000, evaluate_every=300, clip=None),
+        about={"data": {"name": source.folder.name, "sha256": source.sha256}},
+        report=lambda model, folder: report(model, task.functions, task.functions.held_out, folder),
+    )
+
+
 @shipped
 def burgers(settings: BurgersSettings) -> Bundle:
     """Burgers' equation: from u at time 0 to u at time 1."""
@@ -152,7 +201,7 @@ def stride_of(whole: Pairs, nodes: int) -> int:
     raise ConfigError(f"{whole.shape[0]} nodes cannot be thinned to this number", got=nodes, remedy=remedy)
 
 
-def model_of(task: Functions, settings: FunctionSettings) -> Transformer:
+def model_of(task: Functions, settings: FunctionSettings | FieldSettings) -> Transformer:
     """The model of these settings with fresh weights, scaled to the training functions."""
     inputs, outputs = task.train.flat()
     torch.manual_seed(settings.weights)
@@ -175,7 +224,7 @@ def model_of(task: Functions, settings: FunctionSettings) -> Transformer:
     return model
 
 
-def optimiser_of(settings: FunctionSettings) -> ByRole:
+def optimiser_of(settings: FunctionSettings | FieldSettings) -> ByRole:
     """Muon for matrices, AdamW for the amplitudes of waves, tables and gains."""
     rest = AdamW(settings.lr, decay=0.0)
     return ByRole(Muon(settings.matrix_lr, decay=0.0, others=rest), table=rest)

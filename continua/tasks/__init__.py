@@ -18,6 +18,7 @@ from continua.tasks.meshes import OnMeshes
 from continua.tasks.retrieval import Retrieval
 from continua.tasks.sentences import Sentences, Unlabelled
 from continua.tasks.series import Classes, Scale
+from continua.tasks.stored_functions import StoredFunctions
 from continua.tasks.stored_text import StoredText
 from continua.tasks.task import Coarsens, Example, Score, Task
 from continua.tasks.text import NextToken, Text
@@ -40,6 +41,7 @@ __all__ = [
     "Scale",
     "Score",
     "Sentences",
+    "StoredFunctions",
     "StoredText",
     "Task",
     "Text",

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from continua.axes import Circle, Grid, Samples, factors
+from continua.axes import Circle, Grid, Samples, Sharded, factors
 from continua.data.generation import generator_for
 from continua.data.pairs import Pairs
 from continua.errors import ConfigError
@@ -75,6 +75,18 @@ class Functions:
         slopes = () if there is None or self.order == 0 else there.slopes
         shape = () if there is None else there.train.shape
         return relative(answer, example.target, _weights(grid, answer), slopes, shape).sum()
+
+    def loss_of_parts(self, answer: Tensor, example: Example, tokens: Sharded) -> Tensor | None:
+        """The same from a part of the nodes; slopes (``order`` 1) need their neighbours."""
+        if self.order:
+            return None
+        exact = torch.promote_types(answer.dtype, torch.float32)
+        target = example.target.to(exact)
+        weights = tokens.part(_weights(example.batch.grid, target), -1)
+        wanted = tokens.part(target)
+        squares = [(u.square().sum(-1) * weights).sum(-1) for u in (answer.to(exact) - wanted, wanted)]
+        off, size = tokens.sum(torch.stack(squares))
+        return (off / size.clamp_min(torch.finfo(exact).tiny)).sqrt().sum()
 
     def coarsened(self, example: Example, count: int) -> Example:
         """The same functions at every k-th node, ``count`` along the first direction; the state lives on these too."""

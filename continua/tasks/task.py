@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from continua.axes import Grid
+from continua.axes import Grid, Sharded
 from continua.data.generation import generator_for
 from continua.errors import ConfigError
 from continua.models import Batch, View
@@ -131,6 +131,15 @@ class SumsOverTokens(Protocol):
     """A task whose loss is a sum over tokens, those with the target −100 left out: parts of it add up."""
 
     sums_over_tokens: ClassVar[bool]
+
+
+@runtime_checkable
+class SumsInLoss(Protocol):
+    """A task whose loss is made of sums over the tokens of a sample: in parts these are one sum over the processes."""
+
+    def loss_of_parts(self, answer: Tensor, example: Example, tokens: Sharded) -> Tensor | None:
+        """The whole loss, on every process, from the own answers; None where it needs all of them."""
+        ...
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from continua.models import Batch
 from continua.models.store import description
 from continua.tasks import Example, Task
 from continua.tasks.loader import IGNORED
-from continua.tasks.task import SumsOverTokens
+from continua.tasks.task import SumsInLoss, SumsOverTokens
 from continua.training.distributed import World
 from continua.training.penalty import Penalties
 from continua.training.settings import Training
@@ -31,14 +31,18 @@ def in_parts(where: Discretisation | None, tokens: Sharded | None) -> Discretisa
 def loss_of(task: Task, answer: Tensor, example: Example, tokens: Sharded | None) -> Tensor:
     """This process's share of the loss: the shares of those that have the tokens of a sample add up to it.
 
-    A sum over tokens is cut as the answers are; for any other loss these are brought together, and each process has an
-    equal share, as it has where all of them have the same answer.
+    A sum over tokens is cut as the answers are; a loss made of such sums takes one sum over the processes; for any
+    other the answers are brought together. Of these two each process has an equal share, as it has where all of them
+    have the same answer.
     """
     if tokens is None:
         return task.loss(answer, example)
     mine = _is_part(answer, example, tokens)
     if mine and isinstance(task, SumsOverTokens) and example.counted is None:
         return task.loss(answer, Example(example.batch, tokens.part(example.target, 1, IGNORED)))
+    made = task.loss_of_parts(answer, example, tokens) if mine and isinstance(task, SumsInLoss) else None
+    if made is not None:
+        return made / tokens.mesh.size()
     return task.loss(brought_together(answer, example, tokens), example) / tokens.mesh.size()
 
 

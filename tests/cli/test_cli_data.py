@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -95,3 +96,29 @@ def test_what_is_there_is_shown_and_checked(folder: Path, tmp_path: Path) -> Non
     none = said("data", "show", tmp_path)
     assert isinstance(none.exception, ConfigError)
     assert "continua data build" in str(none.exception)
+
+
+def test_fields_are_built_shown_checked_and_learned_from(tmp_path: Path) -> None:
+    x = np.arange(8) / 8
+    waves = np.sin(2 * np.pi * (x + np.random.default_rng(0).random((10, 3, 1))))[..., None].astype(np.float32)
+    np.save(tmp_path / "waves.npy", waves)
+    out = tmp_path / "fields"
+    done = said("data", "fields", tmp_path / "waves.npy", "--out", out, "--held-out", "0.2")
+    assert done.exit_code == 0, done.output
+    assert "paths of 3 times on 8 nodes in 2 shards" in done.output
+    assert "8 paths to learn from, 2 held out" in said("data", "show", out).output
+    assert "2 shards are as they were written" in said("data", "check", out).output
+    sizes = ("d=4", "m=4", "heads=2", "depth=1", "modes=2", "batch=4", "save_every=2", "evaluate_every=2")
+    small = [word for size in sizes for word in ("--set", size)]
+    run = tmp_path / "run"
+    fitted = said("fit", "fields", "--set", f"folder={out}", "--folder", run, *small, "--set", "steps=2")
+    assert fitted.exit_code == 0, fitted.output
+    unnamed = said("fit", "--resume", run, "--set", "steps=4")
+    assert "--set folder=PATH" in str(unnamed.exception)
+    again = said("fit", "--resume", run, "--set", f"folder={out}", "--set", "steps=4")
+    assert again.exit_code == 0, again.output
+    shard = next(out.glob("train-*.npy"))
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\x00")
+    broken = said("data", "check", out)
+    assert broken.exit_code == 1
+    assert f"damaged: {shard.name}" in broken.output

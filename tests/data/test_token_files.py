@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from continua.data import BytePairs, Characters, TokenFiles, built
+from continua.data.building import REQUEST
 from continua.data.documents import LONGEST, Unit, documents, units_of
 from continua.data.shuffling import PERIOD, mixed_block, shares, shuffled
-from continua.data.token_files import ABOUT, REQUEST, Shard, Tokens
+from continua.data.token_files import ABOUT, Shard, Tokens
 from continua.errors import ConfigError
 from continua.tasks import StoredText, Text
 from continua.tasks import from_file as corpus_of
@@ -137,6 +138,46 @@ def test_tables_lines_and_archives_are_documents(suffix: str, tmp_path: Path) ->
     if suffix != ".tar":
         with refused(ConfigError, "'body'", "--column NAME"):
             list(documents(units_of(path, 64)[0], "body"))
+
+
+def test_samples_of_an_archive_may_have_more_than_their_text(tmp_path: Path) -> None:
+    members = {
+        "a/000.json": '{"url": "x"}',
+        "a/000.txt": "first",
+        "a/001.cls": "7",
+        "a/001.json": '{"text": "second"}',
+        "b/001.en.txt": "third",
+    }
+    with tarfile.open(tmp_path / "shard.tar", "w") as file:
+        for name, held in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(held)
+            file.addfile(member, io.BytesIO(held.encode()))
+    assert list(documents(Unit(str(tmp_path / "shard.tar")), "text")) == ["first", "second", "third"]
+    (tmp_path / "cut.tar").write_bytes((tmp_path / "shard.tar").read_bytes()[:700])
+    with refused(ConfigError, "is no whole tar archive", "Fetch it anew"):
+        list(documents(Unit(str(tmp_path / "cut.tar")), "text"))
+
+
+def test_tables_and_archives_are_built_and_gone_on_with(tmp_path: Path) -> None:
+    texts = [f"document {i} of a table" for i in range(12)]
+    letters = Characters.of("".join(texts))
+    table(tmp_path / "a.parquet", texts)
+    table(tmp_path / "b.arrow", texts)
+    archive(tmp_path / "c.tar", texts)
+    places = [tmp_path / name for name in ("a.parquet", "b.arrow", "c.tar")]
+
+    def stop(done: int, total: int, tokens: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        built(places, tmp_path / "out", letters, unit_bytes=100, held_out=0.5, watch=stop)
+    made = built(places, tmp_path / "out", letters, unit_bytes=100, held_out=0.5)
+    assert made.documents == 36
+    assert len(made.train) + len(made.held_out) == 3 * sum(map(len, texts))
+    built(places, tmp_path / "again", letters, unit_bytes=100, held_out=0.5)
+    assert content(tmp_path / "again") == content(tmp_path / "out")
 
 
 def test_a_separator_stands_behind_each_document(tmp_path: Path) -> None:

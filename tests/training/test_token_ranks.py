@@ -15,9 +15,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.utils.data import DataLoader, TensorDataset
 
-from continua.axes import Times, at
+from continua.axes import Circle, Times, at
+from continua.data import Pairs, lattice
 from continua.errors import CheckpointError, ConfigError, ContinuaError, SolveFailed
 from continua.models import Transformer
+from continua.models.zoo import function_map
+from continua.tasks import Functions
 from continua.training import KineticEnergy, Progress, Run, Training, checkpoint, fit, keeping, load
 from continua.training.distributed import World, joined
 from tests.commands import typed
@@ -60,6 +63,18 @@ def on_values(run: Path, **more: Any) -> Any:
     return fit(model, loader, run=run, watch=silent, steps=STEPS, evaluate_every=STEPS, **more)
 
 
+def on_functions(run: Path, **more: Any) -> Any:
+    """Relative distances, which are made of sums over the nodes."""
+    torch.manual_seed(0)
+    model = function_map(Circle(), 9, at=at(d=8, h=2, m=8, z=1), modes=2, attention=False).double()
+    inputs = torch.randn(8, 9, 1, dtype=torch.float64)
+    points = lattice(Circle(), torch.arange(9) / 9)
+    pairs = Pairs("rolled", Circle(), inputs, inputs.roll(1, 1), points)
+    return fit(
+        model, Functions(pairs, pairs, 4, order=0), run=run, watch=silent, steps=STEPS, evaluate_every=STEPS, **more
+    )
+
+
 def refusal(folder: Path, rank: int) -> list[str]:
     """What processes say that do not belong together: other weights, other data, parts that do not divide."""
     said = []
@@ -90,6 +105,7 @@ def work(folder: Path, before: Path | None) -> None:
         on_values(folder / "values", shard_tokens=2)
         assert on_text(folder / "stopped", watch=stop, **sharded).ended == "interrupted"
         assert on_text(Run.open(folder / "stopped"), **sharded).ended == "done"
+        on_functions(folder / "functions", shard_tokens=2)
         said = refusal(folder, world.rank)
         said += refusals(world, folder / "sharded", folder, lambda run: on_text(run, **sharded))
         (folder / f"{world.rank}.json").write_text(json.dumps(said))
@@ -103,6 +119,7 @@ def one(tmp_path_factory: Any) -> Path:
     folder = tmp_path_factory.mktemp("one")
     on_text(folder / "text")
     on_values(folder / "values")
+    on_functions(folder / "functions")
     return folder
 
 
@@ -147,7 +164,7 @@ def curve(run: Path) -> torch.Tensor:
 
 
 @pytest.mark.spec("B8", "B15", "T9")
-@pytest.mark.parametrize("name", ["text", "sharded", "values"])
+@pytest.mark.parametrize("name", ["text", "sharded", "values", "functions"])
 def test_parts_walk_the_curve_of_one_process(one: Path, many: Path, name: str) -> None:
     wanted = curve(one / name.replace("sharded", "text"))
     found = curve(many / name)
