@@ -43,12 +43,11 @@ NAMES = (
 CORE = ("local", "features", "causal features", "nystrom", "scattered waves")  # on four processes
 
 
-def with_kernel(model: Any, kernel: Any, mask: Any = None) -> Any:
+def with_kernel(model: Any, kernel: Any) -> Any:
     """The same model with other attention."""
     for part in model.modules():
         if isinstance(part, Attention):
             part.kernel = kernel
-            part.mask = mask
     return model
 
 
@@ -75,10 +74,10 @@ def kernels(dtype: torch.dtype) -> Iterator[Case]:
     observed[1, 20:] = False
 
     def series(kernel: Any, mask: Any = None) -> Any:
-        return with_kernel(Transformer.continuous(channels=CHANNELS, t=Times(), at=FEW), kernel, mask)
+        return with_kernel(Transformer.continuous(channels=CHANNELS, t=Times(), mask=mask, at=FEW), kernel)
 
     def language(kernel: Any) -> Any:
-        return with_kernel(Transformer.continuous(vocab=11, context=TOKENS, at=FEW), kernel, Causal())
+        return with_kernel(Transformer.continuous(vocab=11, context=TOKENS, at=FEW), kernel)  # causal
 
     def weighted() -> tuple[Batch, Any]:
         weights = torch.rand(2, TOKENS, dtype=dtype).add(0.1).requires_grad_()

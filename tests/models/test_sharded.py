@@ -21,7 +21,18 @@ from continua.models.embed import Observations
 from continua.models.patches import Pixels
 from continua.models.readout import Readout
 from continua.models.zoo.series import _Weights
-from continua.operators import ALiBi, Attention, Causal, FewSources, LayerNorm, Nystrom, PositiveFeatures, Window
+from continua.operators import (
+    ALiBi,
+    Attention,
+    Causal,
+    DynamicStretch,
+    FewSources,
+    LayerNorm,
+    Nystrom,
+    PositiveFeatures,
+    Rotary,
+    Window,
+)
 from continua.operators.attention import ring
 from continua.operators.attention.parts import surroundings
 from continua.training.distributed import joined
@@ -183,14 +194,17 @@ def refusals(sharded: Sharded, rank: int) -> dict[str, str]:
 def refused_kernels(sharded: Sharded) -> dict[str, str]:
     """What needs all tokens on one process."""
     values = torch.randn(1, 12, 2)
-    series = Transformer.continuous(channels=2, t=Times(), at=at(d=8, h=2, z=1))
     timed = Batch(values, times=torch.arange(12.0))
     at_once = Batch(values, times=torch.tensor([0.0] * 10 + [1.0, 2.0]))
     field = zoo.function_map(Circle(), 12, at=at(d=8, h=2, m=8, z=1), modes=2)
     elsewhere = Batch(torch.randn(1, 12, 1), asked=torch.rand(3, 1))
+    longer = zoo.llama(vocab=11, d=8, heads=2, depth=1, m=8)
+    for part in longer.modules():
+        if isinstance(part, Attention):
+            part.position = Rotary(stretch=DynamicStretch(2.0, 8.0))
 
     def attend(kernel: Any, mask: Any = None, batch: Batch = timed) -> str:
-        model = with_kernel(copy.deepcopy(series), kernel, mask)
+        model = with_kernel(Transformer.continuous(channels=2, t=Times(), mask=mask, at=at(d=8, h=2, z=1)), kernel)
         return refusal(lambda: model.at(t=sharded)(batch))
 
     return {
@@ -198,6 +212,7 @@ def refused_kernels(sharded: Sharded) -> dict[str, str]:
         "causal sources": attend(FewSources(GaussLegendre(4)), Causal()),
         "causal landmarks": attend(Nystrom(), Causal()),
         "one stamp": attend(PositiveFeatures(8), Causal(), at_once),
+        "length": refusal(lambda: longer.at(t=sharded)(torch.zeros(1, 12, dtype=torch.long))),
         "elsewhere": refusal(lambda: field.at(t=sharded)(elsewhere)),
     }
 
@@ -385,6 +400,7 @@ SENTENCES = {
     "causal sources": "FewSources needs all tokens on one process there, got Causal()",
     "causal landmarks": "Nystrom takes no mask, got Causal()",
     "one stamp": "tokens of one stamp fit into one part, got ",
+    "length": "Rotary, whose turns depend on the length, needs all tokens on one process",
     "elsewhere": "an answer elsewhere needs all tokens on one process",
 }
 
