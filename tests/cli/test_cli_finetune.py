@@ -1,7 +1,9 @@
 """Fine-tuning as a user types it: a table makes a classifier, a text a language model, and both go on being used."""
 
+import csv
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,12 @@ import torch
 
 import continua as ct
 from continua.convert import with_classes
+from continua.data import docstrings
 from continua.models import load_lora, lora_of
 from tests.cli.test_any_size import tokeniser
 from tests.commands import typed
+from tests.packages import folder_of
+from tools.packages import MINILM
 
 pytestmark = pytest.mark.spec("B14")
 
@@ -161,3 +166,23 @@ def test_help_names_everything() -> None:
     shown = re.sub(r"\x1b\[[0-9;]*m", "", typed("finetune", "--help").stdout)
     for option in ("--data", "--lora", "--out", "--text", "--label", "--folder", "--steps", "--batch", "--lr"):
         assert option in shown
+
+
+@pytest.mark.slow(reason="a real encoder of 22 million weights learns")
+def test_a_real_encoder_learns_which_module_a_docstring_is_of(tmp_path) -> None:
+    folder = folder_of(MINILM)
+    known = docstrings()
+    every = [(one.place.split(".")[0], one.summary) for one in (*known.train, *known.validation)]
+    modules = [name for name, _ in Counter(name for name, _ in every).most_common(4)]
+    file = tmp_path / "docstrings.csv"
+    with file.open("w", newline="", encoding="utf-8") as opened:
+        rows = csv.writer(opened)
+        rows.writerow(["summary", "module"])
+        rows.writerows([text, name] for name, text in every if name in modules and len(text) > 20)
+    words = ["finetune", str(folder), "--data", str(file), "--text", "summary", "--label", "module", "--lora", "8"]
+    done = typed(*words, "--steps", "32", "--folder", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"accuracy (\d\.\d+) \((\d\.\d+) by the commonest", done.stdout)
+    assert found is not None, done.stdout
+    assert float(found[1]) > float(found[2]) + 0.3
+    assert ct.from_hf(tmp_path / "run" / "model").readout.labels == tuple(sorted(modules))
