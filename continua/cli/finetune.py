@@ -1,6 +1,7 @@
 """``continua finetune``: train a pretrained model on labelled or plain texts, whole or by a low-rank addition."""
 
 import hashlib
+import math
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -52,6 +53,16 @@ class Wishes:
     lr: float | None = None
     context: int = 128
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = {"steps": 1, "batch": 1, "context": 2, "seed": 0, "lora": 1}
+        for name, number in least.items():
+            given = getattr(self, name)
+            if given is not None and given < number:
+                remedy = f"Give --{name} {number} or more, or leave it out."
+                raise ConfigError(f"--{name} is {number} or more", got=given, remedy=remedy)
+        if self.lr is not None and not 0 < self.lr < math.inf:
+            raise ConfigError("--lr is a positive number", got=self.lr, remedy="Leave it out for the usual one.")
 
 
 @dataclass(frozen=True)

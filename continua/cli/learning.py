@@ -22,12 +22,12 @@ def finetune(
     ] = None,
     *,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps. By default three passes over a .csv, 300 of a .txt.")
+        int | None, typer.Option(help="Steps. By default three passes over a .csv, 300 of a .txt.")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Texts a step.")] = 16,
+    batch: Annotated[int, typer.Option(help="Texts a step.")] = 16,
     lr: Annotated[float | None, typer.Option(help="The learning rate. By default 1e-4; with --lora 1e-3.")] = None,
-    context: Annotated[int, typer.Option(min=2, help="Tokens of a text that are read at most.")] = 128,
-    seed: Annotated[int, typer.Option(min=0, help="Of the order of texts, and of what is drawn.")] = 0,
+    context: Annotated[int, typer.Option(help="Tokens of a text that are read at most.")] = 128,
+    seed: Annotated[int, typer.Option(help="Of the order of texts, and of what is drawn.")] = 0,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
