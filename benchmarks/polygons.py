@@ -1,6 +1,8 @@
 """Poisson's equation on random polygons with holes, never two alike: ours with and without attention beside peers.
 
     python benchmarks/polygons.py                      # everything that is not in results/polygons-runs.jsonl yet
+    python benchmarks/polygons.py --only FLARE         # one model; the table is written when all are there
+    python benchmarks/polygons.py --picture FILE.png   # train ours once more and draw what it answers
     python benchmarks/polygons.py --quick              # a smoke run
 
 Every run has the same CPU seconds: what a step costs is measured first, all models in interleaved rounds of one
@@ -32,6 +34,7 @@ from common import RESULTS, Row, environment, interleaved, write
 from continua.axes import Grid
 from continua.data.mesh_store import generated_meshes
 from continua.data.poisson import MeshPairs
+from continua.lab.canvas.meshes import draw_meshes
 from continua.models import Batch
 from continua.models.zoo import LatentAttention
 from continua.recipes.meshes import TEST, PoissonSettings, model_of, optimiser_of, seed_of, task_of
@@ -182,15 +185,15 @@ def chosen_rate(contest: Contest, done: dict[str, Any], name: str) -> int:
     return min(range(len(RATES)), key=lambda rate: done[key_of(contest, name, rate, 0)]["validation"])
 
 
-def compete(contest: Contest, seeds: int, path: Path, quick: bool) -> None:
-    """All runs that are not kept yet."""
+def compete(contest: Contest, seeds: int, path: Path, quick: bool, only: list[str]) -> None:
+    """All runs of some models that are not kept yet."""
     done = kept(path)
     if "prices" not in done:
-        keep(path, "prices", prices(contest, 2 if quick else 12))
+        keep(path, "prices", prices(contest, 2 if quick else 8))
         done = kept(path)
     cost = done["prices"]
     print("CPU milliseconds a step: " + ", ".join(f"{k} {1e3 * v:.1f}" for k, v in cost.items()), flush=True)
-    jobs = [(name, rate, seed) for seed in range(seeds) for name in MODELS for rate in range(len(RATES))]
+    jobs = [(name, rate, seed) for seed in range(seeds) for name in only for rate in range(len(RATES))]
     for number, (name, rate, seed) in enumerate(jobs, 1):
         key = key_of(contest, name, rate, seed)
         done = kept(path)
@@ -202,6 +205,15 @@ def compete(contest: Contest, seeds: int, path: Path, quick: bool) -> None:
         keep(path, key, found)
         said = ", ".join(f"{k} {v:.4f}" for k, v in list(found.items())[:3])
         print(f"{number}/{len(jobs)}  {key}: {said}  {steps} steps, {time.monotonic() - start:.0f} s", flush=True)
+
+
+def is_complete(contest: Contest, seeds: int, path: Path) -> bool:
+    """Whether every model has all its runs."""
+    done = kept(path)
+    if any(key_of(contest, name, rate, 0) not in done for name in MODELS for rate in range(len(RATES))):
+        return False
+    chosen = {name: chosen_rate(contest, done, name) for name in MODELS}
+    return all(key_of(contest, name, rate, seed) in done for name, rate in chosen.items() for seed in range(seeds))
 
 
 def table(contest: Contest, seeds: int, path: Path) -> list[Row]:
@@ -231,17 +243,35 @@ def table(contest: Contest, seeds: int, path: Path) -> list[Row]:
     return rows
 
 
+def draw(contest: Contest, path: Path, target: Path) -> None:
+    """Train ours as in its first run at the chosen rate, and draw its answers on test polygons."""
+    done = kept(path)
+    rate = chosen_rate(contest, done, OURS)
+    steps = done[key_of(contest, OURS, rate, 0)]["steps"]
+    model, step = stepper(contest, OURS, rate, 0)
+    for number in range(steps):
+        step(number, peers.factor(number, steps))
+    print(f"picture: {draw_meshes(model, contest.test[f'{contest.settings.nodes} nodes'], target)}")
+
+
 def main() -> None:
     """Measure prices, run what is missing, write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--only", nargs="*", choices=MODELS, default=list(MODELS))
     parser.add_argument("--seconds", type=float, default=CONTEST.seconds, help="of a run: CPU time")
     given = parser.parse_args()
     contest = QUICK if given.quick else replace(CONTEST, seconds=given.seconds)
     seeds = 1 if given.quick else given.seeds
     path = KEPT.with_name("polygons-quick.jsonl") if given.quick else KEPT
-    compete(contest, seeds, path, given.quick)
+    if given.picture is not None:
+        draw(contest, path, given.picture)
+        return
+    compete(contest, seeds, path, given.quick, given.only)
+    if not is_complete(contest, seeds, path):
+        return
     rows = table(contest, seeds, path)
     for row in rows:
         print(f"{row.name:<60} {row.shown:<28} {row.target:<24} {row.verdict}")
