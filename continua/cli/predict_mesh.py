@@ -12,7 +12,7 @@ from continua.cli.out import refuse_unwritable, writing
 from continua.cli.sizes import check_which
 from continua.data.mesh import Numbers
 from continua.data.mesh_files import Boundary, Placed, read_mesh, refuse_format, write_answer
-from continua.data.poisson import CHANNELS, features
+from continua.data.poisson import CHANNELS, STRENGTH, features
 from continua.errors import ConfigError, GridError
 from continua.lab.canvas.meshes import draw_answer
 from continua.models import Batch, Observations
@@ -81,9 +81,8 @@ def answered(model: Any, placed: Placed) -> Numbers:
     size = float(np.sqrt(np.average(placed.source**2, weights=placed.mesh.weights)))
     if size == 0.0:
         return np.zeros(len(placed.mesh))
-    usual = 10.0
-    values = torch.from_numpy(features(placed.mesh, placed.source * (usual / size))).float()
+    values = torch.from_numpy(features(placed.mesh, placed.source * (STRENGTH / size))).float()
     grid = Grid(torch.from_numpy(placed.mesh.points).float()[None], torch.from_numpy(placed.mesh.weights).float()[None])
     answer = predict(model, Batch(values[None], grid=grid))[0, :, 0].cpu().double().numpy()
-    found: Numbers = answer * (size / usual * placed.length**2)
+    found: Numbers = answer * (size / STRENGTH * placed.length**2)
     return found

@@ -1,6 +1,7 @@
 """``continua fit poisson`` and ``continua predict RUN --mesh FILE``: answers on meshes, and meshes that are refused."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import meshio
@@ -98,10 +99,23 @@ def test_a_boundary_without_tags_may_be_said_to_be_held(run: Path, mesh: Mesh, t
     assert set(meshio.read(tmp_path / "out.vtu").point_data["boundary"]) == {0, HELD}
 
 
-def cut(mesh: Mesh) -> np.ndarray:
+def only(mesh: Mesh, chosen: Any) -> Any:
+    """Some triangles of a mesh with the nodes they have."""
+    used, triangles = np.unique(mesh.triangles[chosen], return_inverse=True)
+    return SimpleNamespace(
+        points=mesh.points[used], tags=np.maximum(mesh.tags[used], HELD), triangles=triangles.reshape(-1, 3)
+    )
+
+
+def cut(mesh: Mesh) -> Any:
     """A hole from one side to the other."""
-    middle = mesh.points[mesh.triangles].mean(1)[:, 0]
-    return mesh.triangles[abs(middle - 0.25) > 0.06]
+    return only(mesh, abs(mesh.points[mesh.triangles].mean(1)[:, 0] - 0.25) > 0.06)
+
+
+def lonely(mesh: Mesh) -> Any:
+    """A triangle that lost its neighbours."""
+    left = mesh.points[mesh.triangles].mean(1)[:, 0]
+    return only(mesh, (left > 0.4) | (np.arange(len(left)) == left.argmin()))
 
 
 def wrong(name: str, place: Path, mesh: Mesh) -> Path:
@@ -110,12 +124,10 @@ def wrong(name: str, place: Path, mesh: Mesh) -> Path:
     turned[7] = turned[7][::-1]
     moved = mesh.points.copy()
     moved[moved[:, 0] > 0.8] += 0.3
-    lone = np.concatenate([mesh.triangles[:1], mesh.triangles[200:]])
-    used = np.unique(lone)
     made = {
         "inverted": lambda path: written(path, mesh, triangles=turned),
-        "isolated": lambda path: written(path, mesh, triangles=lone[np.isin(lone, used).all(1)]),
-        "cut": lambda path: written(path, mesh, triangles=cut(mesh)),
+        "isolated": lambda path: written(path, lonely(mesh)),
+        "cut": lambda path: written(path, cut(mesh)),
         "outside": lambda path: written(path, mesh, points=moved),
         "nanometres": lambda path: written(path, mesh, 1e9),
         "kilometres": lambda path: written(path, mesh, 1e-9),
@@ -129,8 +141,8 @@ def wrong(name: str, place: Path, mesh: Mesh) -> Path:
     ("name", "word", "remedy"),
     [
         ("inverted", "1 of", "counter-clockwise"),
-        ("isolated", "isolated", "Remove"),
-        ("cut", "", "Remove the isolated nodes"),
+        ("isolated", "1 of them a single isolated triangle", "Remove isolated triangles"),
+        ("cut", "got 2 parts, 0", "move holes that cut the domain"),
         ("outside", "outside", "--fit"),
         ("nanometres", "e+08", "--fit"),
         ("kilometres", "e-1", "--fit"),
