@@ -12,7 +12,7 @@ from torch import Tensor
 
 import continua as ct
 
-SAMPLES, TOKENS, VOCAB = 4, 256, 1024
+SAMPLES, TOKENS, VOCAB = 2, 128, 1024
 WIDE = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8}
 GELU = WIDE | {"vocab_size": VOCAB, "intermediate_size": 1024, "max_position_embeddings": 512}
 QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -55,11 +55,11 @@ class Family:
     def data(self) -> dict[str, Tensor]:
         """What Hugging Face is given."""
         if self.reads == "images":
-            return {"pixel_values": numbers(8, 3, 96, 96)}
+            return {"pixel_values": numbers(SAMPLES, 3, 96, 96)}
         if self.reads == "sounds":
-            return {"input_features": numbers(SAMPLES, 80, 256), "decoder_input_ids": tokens(count=96, seed=1)}
+            return {"input_features": numbers(SAMPLES, 80, 128), "decoder_input_ids": tokens(count=64, seed=1)}
         if self.reads == "words beside words":
-            return {"input_ids": tokens(count=192), "decoder_input_ids": tokens(count=128, seed=1)}
+            return {"input_ids": tokens(), "decoder_input_ids": tokens(count=96, seed=1)}
         return {"input_ids": tokens()}
 
     def theirs(self, model: Any, data: dict[str, Tensor]) -> Tensor:
