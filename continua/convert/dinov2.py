@@ -11,6 +11,7 @@ from continua.settings import Count, Positive, Size
 
 A, F = "block.parts.0", "block.parts.1"
 LAYER = "encoder.layer.{z}"
+LARGEST = 2**31  # a hidden width beyond it is a mistake
 
 
 def names(model: Transformer) -> NameMap:
@@ -70,12 +71,16 @@ def build_with_registers(config: Settings, stored: set[str]) -> Transformer:
 def _built(config: Settings, registers: int) -> Transformer:
     expect(config, hidden_act="gelu", use_swiglu_ffn=False)
     width = config.take("hidden_size", Size)
+    hidden = width * config.take("mlp_ratio", Positive, 4)
+    if hidden > LARGEST:
+        remedy = "Write the folder again with save_pretrained."
+        raise CheckpointError("config.json: mlp_ratio is the hidden width over d", got=f"{hidden:g}", remedy=remedy)
     return zoo.dinov2(
         pixels_of(config),
         d=width,
         heads=config["num_attention_heads"],
         depth=config["num_hidden_layers"],
-        m=int(width * config.take("mlp_ratio", Positive, 4)),
+        m=int(hidden),
         eps=config["layer_norm_eps"],
         qkv_bias=config.get("qkv_bias", True),
         registers=registers,
