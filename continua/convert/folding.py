@@ -79,18 +79,18 @@ class Folding:
         """Scores with another temperature, keys that are shared, and no density."""
         ratio = operator.kernel.scale(operator.axes.e) / target.kernel.scale(target.axes.e)
         missing = 0.0 if operator.norm is None else operator.norm.missing  # to the scales as they are stored
-        if missing and self.grids.e.is_unit:
-            values = {**values, "nq": values["nq"] + missing, "nk": values["nk"] + missing}
+        if missing and not self.grids.e.is_unit:  # elsewhere they are read as they are stored
+            values = {**values, "nq": values["nq"] - missing, "nk": values["nk"] - missing}
         made = dict(values)
         if ratio != 1.0 and (operator.kernel.is_dot or isinstance(operator.kernel, Capped)):
             last = ("q", "bq") if operator.norm is None else ("nq",)  # what the scores are linear in
-            made |= {name: values[name] * ratio for name in last if name in values}
+            made |= {name: (values[name] + missing) * ratio - missing for name in last if name in values}
         if target.groups is not None and not self.grids.h.is_counting:
             made |= {name: self._one_each(values[name], name, target.groups) for name in SHARED if name in values}
         if target.density is not None:
             density: Any = target.density
             made["density"] = torch.zeros_like(density.coefficients)
-        return {**made, "nq": made["nq"] - missing, "nk": made["nk"] - missing} if missing else made
+        return made
 
     def shares_keys(self, groups: int) -> bool:
         """Whether as many of the heads that are kept belong to each group."""
