@@ -211,7 +211,7 @@ def test_pickles_are_never_opened(tmp_path: Path, load: Any) -> None:
 # --- architectures ---------------------------------------------------------------------------------------------------
 
 SETTINGS = {
-    "architecture": ({"model_type": "gpt3"}, "got gpt3", "Did you mean 'gpt2'?"),
+    "architecture": ({"model_type": "gpt_2"}, "got gpt_2", "Did you mean 'gpt2'?"),
     "far architecture": ({"model_type": "mamba"}, "got mamba", "Known: albert, bart, bert,"),
     "activation": ({"activation_function": "relu"}, "'relu'", "not in the zoo yet"),
     "untied head": ({"tie_word_embeddings": False}, "False", "not in the zoo yet"),
