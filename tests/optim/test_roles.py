@@ -49,6 +49,18 @@ BY_HAND = {
 }
 
 
+KERNELS = {  # the letters of the rows and of the columns; experts are an axis like that of heads
+    "hec": ("he", "c"),
+    "dhe": ("d", "he"),
+    "mc": ("m", "c"),
+    "dm": ("d", "m"),
+    "dc": ("d", "c"),
+    "hc": ("h", "c"),
+    "hmc": ("hm", "c"),
+    "hdm": ("hd", "m"),
+}
+
+
 @pytest.mark.spec("T6")
 @pytest.mark.parametrize("name", BY_HAND)
 def test_roles_named_by_hand(name: str) -> None:
@@ -77,13 +89,15 @@ def test_every_parameter_has_the_role_of_its_letters(name: str) -> None:
             assert widths == "ndc"
             assert found[key].inputs == "c"
             continue
+        elif widths == "n":  # one shift for each of some slices
+            assert use is Use.SHIFT
         elif "n" in widths:
             assert (use is Use.TABLE) == (module.bases["n"].size > 1)
             assert use in (Use.TABLE, Use.VECTOR, Use.SHIFT)
         else:
             assert (use is Use.KERNEL) == (widths not in ("d", "m", "h", "e", "he", "c")), key
         if use is Use.KERNEL:  # every kernel has rows and columns, and integrates over the latter
-            rows, columns = {"hec": ("he", "c"), "dhe": ("d", "he"), "mc": "mc", "dm": "dm", "dc": "dc"}[widths]
+            rows, columns = KERNELS[widths]
             assert found[key].inputs == columns
             sizes = {letter: basis.size for letter, basis in module.bases.items()}
             count = sizes.get("z", 1), _size(sizes, rows), _size(sizes, columns)
