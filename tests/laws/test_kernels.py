@@ -202,15 +202,18 @@ def test_no_approximation_looks_ahead(kernel, kind) -> None:
     assert gap(changed[:, 301:], got[:, 301:]) > 1e-3
 
 
+PROTOCOLS = (Kernel, Subquadratic, operators.InParts)
+
+
 @pytest.mark.spec("A5")
 def test_every_quick_kernel_is_under_the_law() -> None:
     public = [one for name in operators.__all__ if inspect.isclass(one := getattr(operators, name))]
-    quick = {one for one in public if hasattr(one, "prepare") and one is not Subquadratic}
+    quick = {one for one in public if hasattr(one, "prepare") and one not in PROTOCOLS}
     falling = {type(make(4, 0)) for make, _ in FALLING.values()}
     settling = {type(make(4)) for make, *_ in SETTLING.values()}
     assert quick == {type(one) for one in EXACT_KERNELS} | falling | settling
     assert quick == {type(one) for one in KERNELS.values() if isinstance(one, Subquadratic)}
-    kernels = {one for one in public if hasattr(one, "over_keys") and one not in (Kernel, Subquadratic)}
+    kernels = {one for one in public if hasattr(one, "over_keys") and one not in PROTOCOLS}
     assert kernels == {type(one) for one in KERNELS.values()}
     for kernel in KERNELS.values():
         assert isinstance(kernel, Kernel)

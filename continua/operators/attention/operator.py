@@ -201,7 +201,8 @@ class Attention(Operator):
 
     def place(self, read: AttentionRead, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """Plan the scores, and return plain attention arithmetic."""
-        planned = [self._plan(grids, context, read.position, kind) for kind in self.kinds]
+        kinds = self.kinds if self.order else (Kind(self.mask),)
+        planned = [self._plan(grids, context, read.position, kind) for kind in kinds]
         source = context.state if self.cross else None
         values = context.values if self.cross and context.values is not None else source
         norm = None if self.norm is None else HeadNorming(self.norm.eps, self.norm.missing if grids.e.is_unit else 0.0)
