@@ -19,6 +19,7 @@ def draw_scaling(found: Sequence[MeshCost], path: str | Path, title: str) -> Pat
     panels[2].axhline(found[0].memory / 1e9, color="0.7", linestyle="--")
     panels[2].annotate("memory of a device", (counts[0], found[0].memory / 1e9), va="bottom", color="0.4")
     panels[2].set(xscale="log", ylabel="gigabytes a device")
+    panels[2].margins(y=0.12)  # room for the words above the line
     panels[2].set_ylim(bottom=0.0)
     for panel in panels:
         panel.set_xlabel("devices")
