@@ -13,6 +13,11 @@ class Kind(NamedTuple):
     position: int = 0
 
 
+def changes_with_depth(mask: Mask | None, position: Position) -> bool:
+    """Whether a mask or a position is told layer by layer."""
+    return isinstance(mask, ByDepth) or isinstance(position, PositionByDepth)
+
+
 def kinds_by_depth(mask: Mask | None, position: Position) -> tuple[tuple[Kind, ...], tuple[int, ...]]:
     """The kinds that differ, and for each unit of depth which of them serves it (none where all are the same)."""
     masks = mask.masks if isinstance(mask, ByDepth) else (mask,)

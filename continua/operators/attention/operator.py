@@ -14,7 +14,7 @@ from continua.fields import Field, Parametrisation, Role, Use
 from continua.fields import kernel as make_kernel
 from continua.fields.role import DENSITY, SHIFT
 from continua.flow.vectorfield import Bound
-from continua.operators.attention.by_depth import Kind, kinds_by_depth
+from continua.operators.attention.by_depth import Kind, changes_with_depth, kinds_by_depth
 from continua.operators.attention.groups import grouped, maps, of_heads, vectors
 from continua.operators.attention.head_norm import HeadNorm, HeadNorming
 from continua.operators.attention.heads import AttentionOperands, Heads, merged, spread
@@ -201,7 +201,7 @@ class Attention(Operator):
 
     def place(self, read: AttentionRead, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """Plan the scores, and return plain attention arithmetic."""
-        kinds = self.kinds if self.order else (Kind(self.mask),)
+        kinds = self.kinds if changes_with_depth(self.mask, self.position) else (Kind(self.mask),)
         planned = [self._plan(grids, context, read.position, kind) for kind in kinds]
         source = context.state if self.cross else None
         values = context.values if self.cross and context.values is not None else source
