@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from continua.config import register
-from continua.errors import ConfigError
 from continua.optim.optimiser import AdamW, Optimiser
 from continua.optim.parameters import ParameterInfo, PerParameter
 from continua.optim.shards import cut_of, gather, local, rounds
@@ -72,8 +71,11 @@ class _Muon(PerParameter):
         part: Tensor = p
         if p in self.cuts:
             part, held, gradient = local(p), local(held), local(gradient)
+            block = self.cuts[p].here(block)
         gradient = gradient[block]
         part = part[block]
+        if not part.numel():  # a process may have none of the matrices
+            return
         ahead = self._ahead(held[block], gradient)
         self._move(p, part, self._turned(p, ahead), lr, ahead.shape)
 
@@ -81,22 +83,41 @@ class _Muon(PerParameter):
         """One matrix for each process: all travel at once, each process turns its own, and the parts go back."""
         coming = []
         for p, owner in members:
-            ahead = self._ahead(local(self._momentum(p)), local(p.grad))
-            coming.append(gather(ahead, self.cuts[p], owner))
+            coming.append(gather(self._ahead_here(p), self.cuts[p], owner))
         returning = []
         for (p, _), gathering in zip(members, coming, strict=True):
             whole = gathering.whole()
-            returning.append(gathering.back(None if whole is None else self._turned(p, whole)))
+            returning.append(gathering.back(None if whole is None else self._turned_part(p, whole)))
         for (p, _), parts in zip(members, returning, strict=True):
-            self._move(p, local(p), parts.there(), lr, self.cuts[p].shape)
+            block = self.blocks.get(p, ())
+            here = self.cuts[p].here(block)
+            self._move(p, local(p)[here], parts.there()[here], lr, self.cuts[p].sizes(block))
+
+    def _ahead_here(self, p: nn.Parameter) -> Tensor:
+        """The Nesterov momentum of the own part, zero where nothing is trained."""
+        held = local(self._momentum(p))
+        gradient = local(p.grad)
+        block = self.blocks.get(p, ())
+        if not block:
+            return self._ahead(held, gradient)
+        here = self.cuts[p].here(block)
+        made = torch.zeros_like(held)
+        made[here] = self._ahead(held[here], gradient[here])
+        return made
+
+    def _turned_part(self, p: nn.Parameter, ahead: Tensor) -> Tensor:
+        """The same of the part that is trained; elsewhere nothing moves."""
+        block = self.blocks.get(p, ())
+        if not block:
+            return self._turned(p, ahead)
+        made = torch.zeros_like(ahead)
+        made[block] = self._turned(p, ahead[block])
+        return made
 
     def _is_split(self, p: nn.Parameter) -> bool:
         """Whether a matrix of this parameter lies on several processes; cut along z, each has whole ones."""
         if p not in self.cuts:
             return False
-        if p in self.blocks:
-            remedy = "Grow with sharded=False (DDP), or use AdamW for this role."
-            raise ConfigError("Muon updates a part of whole parameters", got="sharded ones (FSDP)", remedy=remedy)
         return self.cuts[p].dim >= self.info[p].required_unfolding.leading
 
     def _momentum(self, p: nn.Parameter) -> Tensor:

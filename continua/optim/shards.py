@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from continua.errors import ConfigError
+from continua.optim.parameters import Block
 from continua.typing import Tensor
 
 
@@ -29,6 +30,26 @@ class Cut:
     def longest(self) -> int:
         """How many rows the first part has; later ones may have fewer, or none."""
         return -(-self.shape[self.dim] // self.ranks)
+
+    @property
+    def start(self) -> int:
+        """The first row of the part of this process."""
+        return min(dist.get_rank(self.group) * self.longest, self.shape[self.dim])
+
+    def here(self, block: Block) -> Block:
+        """The part of a ``block`` of the whole that lies here, counted from the first row here."""
+        if len(block) <= self.dim:
+            return block
+        along = block[self.dim]
+        start, stop, step = along.indices(self.shape[self.dim])
+        ahead = start - self.start
+        first = ahead if ahead >= 0 else ahead % step
+        mine = slice(first, max(0, stop - self.start), step)
+        return (*block[: self.dim], mine, *block[self.dim + 1 :])
+
+    def sizes(self, block: Block) -> torch.Size:
+        """The shape of a block of the whole."""
+        return torch.empty(self.shape, device="meta")[block].shape
 
     def owns(self, owner: int) -> bool:
         """Whether this process is the ``owner``-th of the group."""

@@ -1,11 +1,13 @@
 """What nodes start with that are new when training goes on to a finer grid."""
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch import nn
 
 from continua.axes import ALIASES, Discretisation
 from continua.config import register
@@ -14,12 +16,21 @@ from continua.fields import Expansion, Nodal, Role, Use, roles
 from continua.models.structure import Structure
 from continua.operators.calibration import Calibrated, Calibration
 from continua.operators.correction import corrections_of
-from continua.optim import Blocks, Optimisers
-from continua.optim.parameters import refuse_shards
+from continua.optim import Blocks
 from continua.settings import NonNegative
 from continua.tasks import generator_for
+from continua.training.distributed import ShardedTensor, spread
 from continua.training.modes import Modes
 from continua.typing import Letter, Tensor
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """What has a memory of parameters, as ``Optimisers`` have."""
+
+    def beside(self, parameter: nn.Parameter) -> list[Tensor]:
+        """What is remembered of a parameter, one number for each of its own."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -27,7 +38,7 @@ class Switch:
     """From the sizes of one stage to those of the next: a flow, and the optimisers of its weights."""
 
     flow: Any
-    optimisers: Optimisers
+    optimisers: Remembering
     coarse: Sequence[Discretisation]
     fine: Sequence[Discretisation]
     seed: int
@@ -67,9 +78,11 @@ class Copied:
     @torch.no_grad()
     def prolong(self, switch: Switch) -> None:
         """Fold, then copy letter by letter."""
+        with gathered(switch) as own:
+            self._prolong(own)
+
+    def _prolong(self, switch: Switch) -> None:
         flow = switch.flow
-        for parameter in flow.parameters():
-            refuse_shards(parameter, "Copied", "grow with AsMade()")
         before, after = ([flow.structure(size) for size in sizes] for sizes in (switch.coarse, switch.fine))
         for module in flow.modules():
             if isinstance(module, Calibrated) and module.calibration is not None:
@@ -98,7 +111,7 @@ class Copied:
         letter: Letter,
         role: Role,
         pairs: tuple[Tensor, Tensor],
-        optimisers: Optimisers,
+        optimisers: Remembering,
         generator: torch.Generator,
     ) -> None:
         """Copy one weight along one letter, with what is remembered of it."""
@@ -111,6 +124,52 @@ class Copied:
             apart = torch.randn(values.shape, generator=generator).to(values) * (self.noise * values.std())
             field.coefficients.index_add_(place, new, -apart)
             field.coefficients.index_add_(place, source, apart)
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    """What optimisers remember of sharded parameters, whole, by the whole parameter that stands in for each."""
+
+    held: dict[nn.Parameter, list[Tensor]]
+
+    def beside(self, parameter: nn.Parameter) -> list[Tensor]:
+        return self.held.get(parameter, [])
+
+
+@contextmanager
+def gathered(switch: Switch) -> Iterator[Switch]:
+    """A switch whose sharded weights are whole on every process, with what is remembered of them; each process changes
+    them alike, and takes its parts of them back."""
+    places = [
+        (module, name, parameter)
+        for module in switch.flow.modules()
+        for name, parameter in module._parameters.items()
+        if isinstance(parameter, ShardedTensor)
+    ]
+    if not places:
+        yield switch
+        return
+    whole: dict[Any, nn.Parameter] = {}
+    held: dict[nn.Parameter, list[Tensor]] = {}
+    parts: list[tuple[Any, Tensor]] = []
+    parameter: Any  # a parameter and a sharded tensor at once
+    for module, name, parameter in places:
+        if parameter not in whole:
+            whole[parameter] = nn.Parameter(parameter.full_tensor().clone())
+            beside: list[Any] = switch.optimisers.beside(parameter)
+            values = [one.full_tensor().clone() if isinstance(one, ShardedTensor) else one for one in beside]
+            held[whole[parameter]] = values
+            parts += [(parameter, whole[parameter]), *zip(beside, values, strict=True)]
+        module._parameters[name] = whole[parameter]
+    try:
+        yield replace(switch, optimisers=_Gathered(held))
+    finally:
+        for module, name, parameter in places:
+            module._parameters[name] = parameter
+    for part, made in parts:
+        if isinstance(part, ShardedTensor):
+            laid: Any = spread({"": made.detach()}, {"": part})[""]  # type: ignore[dict-item]
+            part.to_local().copy_(laid.to_local())  # type: ignore[attr-defined]
 
 
 def _new(

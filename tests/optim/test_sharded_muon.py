@@ -10,8 +10,7 @@ from torch import nn
 
 from continua.errors import ConfigError
 from continua.models import zoo
-from continua.optim import KFAC, SOAP, ByRole, Muon, Shampoo, Unfolding
-from continua.optim.parameters import ParameterInfo
+from continua.optim import KFAC, SOAP, ByRole, Muon, Shampoo
 from continua.training.distributed import joined
 from tests.forked import together
 
@@ -35,8 +34,13 @@ def walked(model: Any, parameters: dict[str, Any], optimisers: Any, laid: Any) -
         optimisers.step(1.0)
 
 
-def compared(mesh: Any, dim: int) -> None:
-    """Steps of sharded and of whole parameters, which may be cut along any dimension."""
+def parts_of(model: Any) -> dict[str, Any]:
+    """Every second layer and coordinate of each weight, as the first stage of a growth trains them."""
+    return {name: (slice(None, None, 2),) * parameter.dim() for name, parameter in model.named_parameters()}
+
+
+def compared(mesh: Any, dim: int, parts: bool) -> None:
+    """Steps of sharded and of whole parameters, or of ``parts`` of them, which may be cut along any dimension."""
     from torch.distributed.tensor import Shard, distribute_tensor
 
     whole = small()
@@ -47,16 +51,20 @@ def compared(mesh: Any, dim: int) -> None:
             cut = min(dim, parameter.dim() - 1)
             made = nn.Parameter(distribute_tensor(parameter.data, mesh, [Shard(cut)]))
             setattr(module, name, made)
-    pairs = [(model, dict(model.named_parameters())) for model in (whole, sharded)]
-    walked(whole, pairs[0][1], ByRole(Muon(0.02)).make(whole), lambda value, _: value)
-    walked(
-        sharded,
-        pairs[1][1],
-        ByRole(Muon(0.02)).make(sharded),
-        lambda value, like: distribute_tensor(value, mesh, like.placements),
-    )
-    for name, parameter in pairs[0][1].items():
-        found: Any = pairs[1][1][name]
+    for model, laid in (
+        (whole, lambda value, _: value),
+        (sharded, lambda value, like: distribute_tensor(value, mesh, like.placements)),
+    ):
+        own = ByRole(Muon(0.02)).make(model)
+        parameters = dict(model.named_parameters())
+        if parts:  # a second stage trains all of it, with the momentum that the first one left
+            own.focus(parts_of(whole))
+            walked(model, parameters, own, laid)
+            own.focus({})
+        walked(model, parameters, own, laid)
+    pairs = [dict(model.named_parameters()) for model in (whole, sharded)]
+    for name, parameter in pairs[0].items():
+        found: Any = pairs[1][name]
         assert (found.full_tensor() - parameter).abs().max() < EXACT, name
         assert (parameter - before[name]).abs().max() > 1e-3, "it moved"
 
@@ -71,11 +79,6 @@ def refused(mesh: Any) -> None:
             chosen.make([parameter])
     with pytest.raises(ConfigError, match="one dimension"):
         Muon().make([nn.Parameter(distribute_tensor(torch.zeros(4, 4), mesh, [Replicate()]))])
-    made: Any = Muon().make([parameter], [ParameterInfo("w", unfolding=Unfolding(0, 1))])
-    made.focus({"w": (slice(0, 2),)})
-    parameter.grad = torch.ones_like(parameter)
-    with pytest.raises(ConfigError, match="a part of whole parameters"):
-        made.step()
 
 
 def work() -> None:
@@ -86,7 +89,8 @@ def work() -> None:
 
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         for dim in (0, 1, 2):
-            compared(mesh, dim)
+            compared(mesh, dim, False)
+            compared(mesh, dim, True)
         refused(mesh)
 
 

@@ -64,10 +64,10 @@ def trained(run: Any, precision: str, sharded: bool = False, watch: Any = None) 
     )
 
 
-def grown(run: Path, law: SizeLaw | None = None) -> Any:
+def grown(run: Path, law: SizeLaw | None = None, later: bool = True, sharded: bool = False) -> Any:
     """A model that grows twice, from short contexts on, its new nodes copies, with lessons for other sizes.
 
-    Corrections of a quarter of the width learn afterwards.
+    Corrections of a quarter of the width learn afterwards, on whole weights.
     """
     torch.manual_seed(0)
     model = elastic(zoo.gpt2(vocab=tiny_task().tokens.size, d=16, heads=2, depth=2, context=8))
@@ -82,7 +82,8 @@ def grown(run: Path, law: SizeLaw | None = None) -> Any:
         steps=10,
         grow=Growth(stages, Copied()),
         elastic=Elastic(start=0.0, draws=1) if law is None else Elastic(law=law),
-        afterwards=Afterwards(0.3, (at(d=4),)),
+        afterwards=Afterwards(0.3, (at(d=4),)) if later else None,
+        sharded=sharded,
         evaluate_every=10,
     )
 
@@ -120,6 +121,7 @@ def work(folder: Path) -> None:
             assert trained(folder / f"{kind}-ended-few", "float64", sharded).ended == "done"
         grown(folder / "copied-grown")
         grown(folder / "copied-gap", ByGap())
+        grown(folder / "sharded-grown", later=False, sharded=True)
 
 
 def work_by_graphs(folder: Path) -> None:
@@ -143,6 +145,7 @@ def done(tmp_path_factory) -> Path:
     trained(folder / "one-few", "float64")
     grown(folder / "one-grown")
     grown(folder / "one-gap", ByGap())
+    grown(folder / "one-grown-alone", later=False)
     for kind in KINDS:
         assert trained(folder / f"{kind}-ended-few", "float64", watch=stop).ended == "interrupted"
     together(work, folder, folder=folder)
@@ -188,6 +191,17 @@ def test_two_processes_grow_as_one_does(done, law) -> None:
     for name in ("loss", "elastic"):
         assert (curve(run, name) - curve(one, name)).abs().max() < CLOSE["float64"], name
     assert len(curve(one, "elastic")) == 4, "lessons when it has grown"
+
+
+@pytest.mark.spec("B8", "B15", "T11")
+def test_sharded_weights_grow_as_whole_ones_do(done) -> None:
+    run, one = done / "sharded-grown", done / "one-grown-alone"
+    for name in ("loss", "elastic"):
+        assert (curve(run, name) - curve(one, name)).abs().max() < CLOSE["float64"], name
+    found, wanted = (Run.open(folder).model("last").state_dict() for folder in (run, one))
+    for name, value in wanted.items():
+        if not name.endswith("bk.coefficients"):  # no loss depends on these: their gradient is round-off
+            assert (found[name] - value).abs().max() < 1e-6, name
 
 
 @pytest.mark.slow(reason="three processes trace a fit")
