@@ -37,9 +37,11 @@ def test_a_bit_that_flipped_is_noticed_or_means_nothing(tmp_path: Path) -> None:
     refusals = 0
     for name in ("model.safetensors", "config.json"):
         whole = (tmp_path / name).read_bytes()
+        weights = 8 + int.from_bytes(whole[:8], "little") if name == "model.safetensors" else len(whole)
         for _ in range(150):
             flipped = bytearray(whole)
-            flipped[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+            place = chance.randrange(len(whole))
+            flipped[place] ^= 1 << chance.randrange(8)
             (tmp_path / name).write_bytes(flipped)
             try:
                 with warnings.catch_warnings():
@@ -49,9 +51,10 @@ def test_a_bit_that_flipped_is_noticed_or_means_nothing(tmp_path: Path) -> None:
                 refusals += 1
             else:
                 assert same(found, made)
+                assert place < weights, "a weight that changed is never loaded"
         (tmp_path / name).write_bytes(whole)
     assert same(ct.load(tmp_path), made)
-    assert refusals > 250
+    assert refusals > 225  # the header has the description a second time, in an order that changes from save to save
 
 
 @pytest.mark.finding("S8")
