@@ -1,16 +1,18 @@
 """Folders of shards, built unit by unit: by any number of processes, and gone on with where an earlier call stopped."""
 
+import hashlib
 import json
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from continua.errors import ConfigError
+from continua.errors import ConfigError, ContinuaError
 from continua.files import aside, fault_of, flush, inside, read_bytes, sha256_of, write_text
 
 REQUEST = "request.json"
@@ -108,8 +110,49 @@ def sealed(out: Path, about: str, described: Made, files: Sequence[str]) -> None
             path.unlink()
 
 
-def described(folder: Path, about: str, what: str, command: str) -> Made:
-    """What a finished folder says of itself."""
+@runtime_checkable
+class Sealed(Protocol):
+    """A shard, as it is written of it."""
+
+    @property
+    def file(self) -> str:
+        """Its name in the folder."""
+        ...
+
+    @property
+    def sha256(self) -> str:
+        """Of its bytes."""
+        ...
+
+
+@contextmanager
+def opened(folder: Path, about: str, form: str, what: str, command: str) -> Iterator[Made]:
+    """What a finished folder says of itself; entries that are missing or of another type are refused as damage."""
+    found = _described(folder, about, what, command)
+    try:
+        if found["format"] != form:
+            remedy = f"Build it again: {command}."
+            raise ConfigError(f"{folder} is of another format", got=found["format"], remedy=remedy)
+        yield found
+    except (KeyError, TypeError, ValueError) as problem:
+        if isinstance(problem, ContinuaError):
+            raise
+        raise damaged(folder / about, problem) from problem
+
+
+def digest_of(shards: Sequence[Sealed], more: str = "") -> str:
+    """The SHA-256 of all shards together, and of ``more`` that a folder says."""
+    return hashlib.sha256((more + "".join(shard.sha256 for shard in shards)).encode()).hexdigest()
+
+
+def changed(folder: Path, shards: Sequence[Sealed]) -> Iterator[str]:
+    """The shards whose content is not what was written. All of it is read."""
+    for shard in shards:
+        if sha256_of(folder / shard.file) != shard.sha256:
+            yield shard.file
+
+
+def _described(folder: Path, about: str, what: str, command: str) -> Made:
     if not (folder / about).is_file():
         unfinished = (folder / REQUEST).is_file()
         remedy = "Give the command again: it goes on." if unfinished else f"{command} makes it."
@@ -124,9 +167,10 @@ def described(folder: Path, about: str, what: str, command: str) -> Made:
     return found
 
 
-def require_shards(folder: Path, files: Sequence[str]) -> None:
+def require_shards(folder: Path, shards: Sequence[Sealed]) -> None:
     """Refuse shards that are missing, or lie elsewhere."""
-    for file in files:
+    for shard in shards:
+        file = shard.file
         place = inside(folder, file)
         if place is None:
             raise ConfigError("shards lie in their folder", got=file, remedy="Build the folder again.")

@@ -5,7 +5,6 @@ A path is a field at equal times, [times, *grid, channels]. A folder holds ``fie
 are held out, so that nothing is measured on a flow that was learned from. It is built as token files are.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -21,18 +20,19 @@ from continua.axes import Axis, Circle, Interval, Product, factors
 from continua.data.building import (
     Watch,
     begun,
+    changed,
     damaged,
-    described,
+    digest_of,
     each_unit,
     mapped,
     note,
+    opened,
     require_shards,
     save_array,
     sealed,
 )
 from continua.data.pairs import Pairs, lattice
-from continua.errors import ConfigError, ContinuaError
-from continua.files import sha256_of
+from continua.errors import ConfigError
 from continua.typing import Tensor
 
 FORMAT = "continua fields 1"
@@ -147,21 +147,12 @@ class FieldFiles:
     def open(cls, folder: str | Path) -> "FieldFiles":
         """The files of a folder, each there and of the shape that is written of it."""
         folder = Path(folder)
-        about = described(folder, ABOUT, "field", "continua data fields ARRAYS --out FOLDER")
-        try:
-            if about["format"] != FORMAT:
-                got = about["format"]
-                raise ConfigError(f"{folder} is of another format", got=got, remedy="Build it again from its arrays.")
+        with opened(folder, ABOUT, FORMAT, "field", "continua data fields ARRAYS --out FOLDER") as about:
             shards = tuple(FieldShard(**one) for one in about[TRAIN])
             held_out = tuple(FieldShard(**one) for one in about[HELD_OUT])
             kind = Kind.of(**about["kind"])
-        except (KeyError, TypeError, ValueError) as problem:
-            if isinstance(problem, ContinuaError):
-                raise
-            raise damaged(folder / ABOUT, problem) from problem
-        require_shards(folder, [shard.file for shard in (*shards, *held_out)])
-        words = [repr(kind), *(shard.sha256 for shard in (*shards, *held_out))]
-        return cls(folder, kind, shards, held_out, hashlib.sha256("".join(words).encode()).hexdigest())
+        require_shards(folder, (*shards, *held_out))
+        return cls(folder, kind, shards, held_out, digest_of((*shards, *held_out), repr(kind)))
 
     @cached_property
     def train(self) -> Paths:
@@ -180,9 +171,7 @@ class FieldFiles:
 
     def damaged(self) -> Iterator[str]:
         """The shards whose content is not what was written. All of it is read."""
-        for shard in (*self.shards, *self.held_out_shards):
-            if sha256_of(self.folder / shard.file) != shard.sha256:
-                yield shard.file
+        return changed(self.folder, (*self.shards, *self.held_out_shards))
 
 
 @dataclass(frozen=True)

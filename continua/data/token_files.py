@@ -22,19 +22,20 @@ from continua.config import from_plain, to_plain
 from continua.data.building import (
     Watch,
     begun,
+    changed,
     damaged,
-    described,
+    digest_of,
     each_unit,
     mapped,
     note,
+    opened,
     require_shards,
     save_array,
     sealed,
 )
 from continua.data.documents import Unit, documents, sources_in, units_of
 from continua.data.tokens import Tokeniser
-from continua.errors import ConfigError, ContinuaError
-from continua.files import sha256_of
+from continua.errors import ConfigError
 from continua.typing import Tensor
 
 FORMAT = "continua tokens 1"
@@ -102,22 +103,13 @@ class TokenFiles:
     def open(cls, folder: str | Path) -> "TokenFiles":
         """The files of a folder, each there and of the length that is written of it."""
         folder = Path(folder)
-        about = described(folder, ABOUT, "token", "continua data build TEXTS --out FOLDER")
-        try:
-            if about["format"] != FORMAT:
-                got = about["format"]
-                raise ConfigError(f"{folder} is of another format", got=got, remedy="Build it again from its texts.")
+        with opened(folder, ABOUT, FORMAT, "token", "continua data build TEXTS --out FOLDER") as about:
             shards = tuple(Shard(**one) for one in about[TRAIN])
             held_out = tuple(Shard(**one) for one in about[HELD_OUT])
             tokeniser = from_plain(about["tokeniser"])
             count = int(about["documents"])
-        except (KeyError, TypeError, ValueError) as problem:
-            if isinstance(problem, ContinuaError):
-                raise
-            raise damaged(folder / ABOUT, problem) from problem
-        require_shards(folder, [shard.file for shard in (*shards, *held_out)])
-        whole = hashlib.sha256("".join(shard.sha256 for shard in (*shards, *held_out)).encode()).hexdigest()
-        return cls(folder, tokeniser, shards, held_out, count, whole)
+        require_shards(folder, (*shards, *held_out))
+        return cls(folder, tokeniser, shards, held_out, count, digest_of((*shards, *held_out)))
 
     @cached_property
     def train(self) -> Tokens:
@@ -131,9 +123,7 @@ class TokenFiles:
 
     def damaged(self) -> Iterator[str]:
         """The shards whose content is not what was written. All of it is read."""
-        for shard in (*self.shards, *self.held_out_shards):
-            if sha256_of(self.folder / shard.file) != shard.sha256:
-                yield shard.file
+        return changed(self.folder, (*self.shards, *self.held_out_shards))
 
 
 @dataclass(frozen=True)
