@@ -34,6 +34,7 @@ from tests.cases_models import (
     PIXELS,
     RING,
     SIZES,
+    SMALL,
     SMOOTH,
     SQUARE,
     STEPS,
@@ -246,59 +247,36 @@ MODELS: dict[str, Case] = {
     "roberta, masked LM": Case(lambda: zoo.roberta(**SIZES, masked_lm=True)),
     "albert": Case(albert),
     "albert, masked LM": Case(lambda: albert(masked_lm=True)),
-    "vit": Case(lambda: zoo.vit(PIXELS, d=8, heads=2, depth=STEPS, m=12), patches),
-    "t5": Case(lambda: zoo.t5(WORDS, d=8, heads=2, depth=STEPS, m=12, e=4), paired),
-    "t5, v1.1": Case(lambda: zoo.t5(WORDS, d=8, heads=2, depth=STEPS, m=12, e=4, style=zoo.T5_11), paired),
-    "whisper": Case(
-        lambda: zoo.whisper(WORDS, channels=3, d=8, heads=2, depth=STEPS, m=12, frames=8, context=16), heard
-    ),
-    "llama": Case(lambda: zoo.llama(WORDS, d=8, heads=2, depth=STEPS, m=12, groups=1)),
-    "llama, tied": Case(
-        lambda: zoo.llama(WORDS, d=8, heads=2, depth=STEPS, m=12, style=zoo.LlamaStyle(tied=True, bias=True))
-    ),
+    "vit": Case(lambda: zoo.vit(PIXELS, **SMALL), patches),
+    "t5": Case(lambda: zoo.t5(WORDS, **SMALL, e=4), paired),
+    "t5, v1.1": Case(lambda: zoo.t5(WORDS, **SMALL, e=4, style=zoo.T5_11), paired),
+    "whisper": Case(lambda: zoo.whisper(WORDS, channels=3, **SMALL, frames=8, context=16), heard),
+    "llama": Case(lambda: zoo.llama(WORDS, **SMALL, groups=1)),
+    "llama, tied": Case(lambda: zoo.llama(WORDS, **SMALL, style=zoo.LlamaStyle(tied=True, bias=True))),
     "llama, every option": Case(
         lambda: zoo.llama(
             WORDS,
-            d=8,
-            heads=2,
-            depth=STEPS,
-            m=12,
+            **SMALL,
             style=zoo.LlamaStyle(
                 bias=("q", "k", "v"), window=3, sliding=(True, False), head_norm=True, stretch=STRETCHES[3], share=0.5
             ),
         )
     ),
     "gemma2": Case(
-        lambda: zoo.gemma2(
-            WORDS,
-            d=8,
-            heads=2,
-            depth=STEPS,
-            m=12,
-            groups=1,
-            e=4,
-            style=zoo.Gemma2Style(window=3, score_cap=2.0, pad=None),
-        )
+        lambda: zoo.gemma2(WORDS, **SMALL, groups=1, e=4, style=zoo.Gemma2Style(window=3, score_cap=2.0, pad=None))
     ),
     "gemma3": Case(
         lambda: zoo.gemma3(
             WORDS,
-            d=8,
-            heads=2,
-            depth=STEPS,
-            m=12,
+            **SMALL,
             e=4,
             style=zoo.Gemma2Style(
                 window=3, sliding=(True, False), local_base=50.0, head_norm=True, score_cap=None, stretch=STRETCHES[-1]
             ),
         )
     ),
-    "mixtral": Case(
-        lambda: zoo.mixtral(
-            WORDS, d=8, heads=2, depth=STEPS, m=12, groups=1, style=zoo.LlamaStyle(experts=zoo.Mixture(3, 2))
-        )
-    ),
-    "gpt_j": Case(lambda: zoo.gpt_j(WORDS, d=8, heads=2, depth=STEPS, m=12, style=zoo.GPTJStyle(share=0.5))),
+    "mixtral": Case(lambda: zoo.mixtral(WORDS, **SMALL, groups=1, style=zoo.LlamaStyle(experts=zoo.Mixture(3, 2)))),
+    "gpt_j": Case(lambda: zoo.gpt_j(WORDS, **SMALL, style=zoo.GPTJStyle(share=0.5))),
     "encoder-decoder": Case(encoder_decoder, paired),
     "memory": Case(lambda: with_memory(separate=False), paired),
     "memory of keys and values": Case(lambda: with_memory(separate=True), paired),
@@ -380,28 +358,18 @@ MODELS: dict[str, Case] = {
 
 OTHER_MODELS: dict[str, Case] = {  # tested by name
     "cells": Case(in_cells, scattered),
-    "deit": Case(lambda: zoo.deit(PIXELS, d=8, heads=2, depth=STEPS, m=12, labels=3), patches),
-    "smollm3": Case(
-        lambda: zoo.smollm3(
-            WORDS, d=8, heads=2, depth=STEPS, m=12, groups=1, style=zoo.LlamaStyle(turned=(True, False))
-        )
-    ),
-    "phi3": Case(
-        lambda: zoo.phi3(
-            WORDS, d=8, heads=2, depth=STEPS, m=12, style=zoo.LlamaStyle(stretch=STRETCHES[-1], window=3, share=0.5)
-        )
-    ),
+    "deit": Case(lambda: zoo.deit(PIXELS, **SMALL, labels=3), patches),
+    "smollm3": Case(lambda: zoo.smollm3(WORDS, **SMALL, groups=1, style=zoo.LlamaStyle(turned=(True, False)))),
+    "phi3": Case(lambda: zoo.phi3(WORDS, **SMALL, style=zoo.LlamaStyle(stretch=STRETCHES[-1], window=3, share=0.5))),
     "dinov2": Case(
         lambda: zoo.dinov2(PIXELS, d=8, heads=2, depth=STEPS, m=16, registers=2),
         lambda: Batch(PIXELS.cut(random(2, 2, 4, 6), first=3)),
     ),
-    "modernbert": Case(lambda: zoo.modernbert(WORDS, d=8, heads=2, depth=STEPS, m=12, masked_lm=True)),
+    "modernbert": Case(lambda: zoo.modernbert(WORDS, **SMALL, masked_lm=True)),
     "marian": Case(lambda: zoo.bart(**SIZES, style=zoo.BartStyle(sines=True, normed=False)), paired),
     "mbart": Case(lambda: zoo.bart(**SIZES, style=zoo.BartStyle(pre=True)), paired),
-    "falcon": Case(lambda: zoo.falcon(WORDS, d=8, heads=2, depth=STEPS, m=12)),
-    "falcon, two norms": Case(
-        lambda: zoo.falcon(WORDS, d=8, heads=2, depth=STEPS, m=12, style=zoo.FalconStyle(two_norms=True))
-    ),
+    "falcon": Case(lambda: zoo.falcon(WORDS, **SMALL)),
+    "falcon, two norms": Case(lambda: zoo.falcon(WORDS, **SMALL, style=zoo.FalconStyle(two_norms=True))),
 }
 
 

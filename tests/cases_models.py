@@ -35,7 +35,8 @@ from tests.measure import random
 WORDS, CHANNELS, STEPS = 11, 2, 2
 COUNTED = discrete_axes(8, 2, 12, STEPS)
 SMOOTH = at(d=8, h=2, e=4, m=12, z=STEPS)
-SIZES = {"vocab": WORDS, "d": 8, "heads": 2, "depth": STEPS, "context": 16, "m": 12}
+SMALL: dict[str, Any] = {"d": 8, "heads": 2, "depth": STEPS, "m": 12}
+SIZES = {"vocab": WORDS, "context": 16, **SMALL}
 LINE, RING, SQUARE = Interval(-1.0, 2.0), Circle(3.0), Product((Interval(), Circle()))
 
 

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,22 +12,18 @@ import torch
 import torch.distributed as dist
 
 from continua import errors
-from continua.axes import Circle, GaussLegendre, Grid, Interval, Sharded, Times, at, counting
+from continua.axes import Circle, GaussLegendre, Grid, Sharded, Times, at, counting
 from continua.axes.grid import counted as counted_axis
 from continua.axes.sharded import Layout
 from continua.flow import Adaptive, Recompute
 from continua.models import Batch, Transformer, zoo
-from continua.models.embed import Observations
-from continua.models.patches import Pixels
 from continua.models.readout import Readout
 from continua.models.zoo.series import _Weights
 from continua.operators import (
-    ALiBi,
     Attention,
     Causal,
     DynamicStretch,
     FewSources,
-    LayerNorm,
     Nystrom,
     PositiveFeatures,
     Rotary,
@@ -39,6 +35,7 @@ from continua.training.distributed import joined
 from tests.forked import together
 from tests.house.test_docs import plain_blocks
 from tests.models import sharded_kernels
+from tests.models.sharded_cases import Case, cases
 from tests.models.sharded_kernels import kernels, with_kernel
 
 CLOSE = {"float32": 1e-6, "float64": 1e-12}
@@ -60,51 +57,6 @@ CORE = ("gpt2", "gaps", "series", "function")  # on four processes, and without 
 # gradients of one process in float32 are themselves 2.1e-6, 1.1e-6, 1.7e-6, 2.2e-6, 2.4e-6 from those in float64 there
 # (with the ridge of float32): twice that
 ROUNDED = {"llama": 4.2e-6, "first": 2.3e-6, "weighted": 3.4e-6, "nystrom": 4.4e-6, "waves": 4.8e-6}
-FEW = at(d=16, h=2, z=2)
-
-Case = tuple[str, Any, Batch, Any]  # a name, a model, a batch, and weights of tokens that are differentiated by
-
-
-def cases(dtype: torch.dtype) -> Iterator[Case]:
-    """Models and batches; neither thirteen tokens nor fifteen divide evenly."""
-    torch.manual_seed(0)
-    ids = torch.randint(0, 11, (2, 13))
-    language = zoo.gpt2(vocab=11, d=16, heads=2, depth=2, context=13)
-    yield "gpt2", language, Batch(ids), None
-    observed = torch.ones(2, 13, dtype=torch.bool)
-    observed[0, 4:9] = False
-    observed[1, 10:] = False
-    yield "gaps", language, Batch(ids, observed=observed), None
-    yield "llama", zoo.llama(vocab=11, d=16, heads=4, depth=2, m=12, groups=2), Batch(ids), None
-    absent = torch.ones(2, 13, dtype=torch.bool)
-    absent[0, :3] = False
-    absent[1, 6:8] = False
-    # positions count the tokens that are there, and the first of these answers
-    roberta = zoo.roberta(vocab=11, d=16, heads=2, depth=2, context=16, labels=3)
-    yield "roberta", roberta, Batch(ids, observed=absent), None
-    stamps = torch.rand(2, 15, dtype=torch.float64).sort(-1).values * 4
-    values = torch.randn(2, 15, 3, dtype=dtype)
-    for name, mask in (("series", Causal()), ("full series", None), ("window", Window(0.5))):
-        series = Transformer.continuous(channels=3, t=Times(), mask=mask, at=FEW)
-        yield name, series, Batch(values, times=stamps), None
-    on_interval = Transformer.continuous(channels=1, t=Interval(), at=FEW.replace(t=GaussLegendre(14)))
-    yield "function", on_interval, Batch(lambda x: torch.sin(3 * x)[None].to(dtype)), None
-    weights = torch.rand(2, 15, dtype=dtype).add(0.1).requires_grad_()
-    grid = Grid(stamps[..., None], weights)
-    yield "weighted", Transformer.continuous(channels=3, t=Times(), at=FEW), Batch(values, grid=grid), weights
-    yield "pooled", pooled(), Batch(values, times=stamps), None
-    images = torch.randn(2, 1, 8, 8, dtype=dtype)
-    vit = zoo.vit(Pixels(8, 8, channels=1, patch=(2, 4)), d=16, heads=2, depth=2, labels=3)
-    yield "first", vit, Batch(images), None
-
-
-def pooled() -> Transformer:
-    """A classifier of series by attention alone, whose answer is a mean over time."""
-    made = _Weights.of(16, 2, 2, None)
-    readout = Readout(made.fixed, 4, before=(LayerNorm(made.fixed),), pool=True, bias=True)
-    embed = Observations(made.fixed, 3)
-    flow = made.flow(Attention(made.moving, position=ALiBi(made.axes)))
-    return Transformer(made.axes, made.native, embed, flow, readout)
 
 
 def named(processes: int, precision: str) -> tuple[str, ...]:

@@ -344,13 +344,12 @@ def test_the_page_works_with_the_network_cut(browser: Browser, served: Served):
 
 
 def test_the_exported_folder_works_on_any_static_host(browser: Browser, made: Made, tmp_path: Path):
-    folder = write_page(tmp_path / "site", made.file, made.bundle)
+    assert write_page(tmp_path / "site", made.file, made.bundle).is_dir()
     with hosted(tmp_path) as url:
         page = browser.page(f"{url}/site/")
         until(page, "document.querySelector('.paper .note')?.textContent.startsWith('40 of 40')")
         assert page.locator("nav a", has_text="Runs").count() == 0
         browser.close()  # before its host is gone: the page is still fetching the other scenes
-    assert folder.is_dir()
 
 
 def test_every_scene_is_accessible_fits_a_phone_and_is_photographed(browser: Browser, served: Served):
