@@ -96,7 +96,7 @@ def train(model: OnLattice, task: Functions, steps: int, lr: float, seed: int, m
 
 
 class Orthogonal(torch.optim.Optimizer):
-    """Muon for the 1×1 convolutions of an FNO, by the library's own Newton–Schulz iteration."""
+    """Muon for the matrices and 1×1 convolutions of peers, by the library's own Newton–Schulz iteration."""
 
     def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
         super().__init__(parameters, {"lr": lr})
@@ -112,9 +112,10 @@ class Orthogonal(torch.optim.Optimizer):
                     continue
                 state = self.state[p]
                 held = state.setdefault("m", torch.zeros_like(p)).lerp_(p.grad, 0.05)
-                ahead = p.grad.lerp(held, 0.95)[..., 0]
+                ahead = p.grad.lerp(held, 0.95).flatten(1)
                 rows, columns = ahead.shape
-                p.add_(orthogonalised(ahead[None])[0][..., None], alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
+                turned = orthogonalised(ahead[None])[0].view_as(p)
+                p.add_(turned, alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
 
 
 def off_grid(

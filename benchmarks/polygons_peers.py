@@ -11,15 +11,14 @@ so it is left out here. The FNO and the DeepONet are re-implementations after Li
 
 import math
 import sys
-from typing import Any
 from unittest import mock
 
 import torch
+from fields_peers import Orthogonal
 from torch import nn
 from torch.nn import functional
 
 from continua.models import Batch
-from continua.optim.muon import orthogonalised
 from continua.tasks.meshes import OnMeshes
 from continua.typing import Tensor
 
@@ -171,26 +170,6 @@ def made(name: str, spread: float, seed: int) -> Peer:
     if name in ("Transolver", "FLARE"):
         return FromPhysicsNeMo(name, spread)
     return OnGrid(spread) if name.startswith("FNO") else BranchAndTrunk(spread)
-
-
-class Orthogonal(torch.optim.Optimizer):
-    """Muon for matrices, by the library's own Newton–Schulz iteration."""
-
-    def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
-        super().__init__(parameters, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step."""
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                held = self.state[p].setdefault("m", torch.zeros_like(p)).lerp_(p.grad, 0.05)
-                ahead = p.grad.lerp(held, 0.95).flatten(1)
-                rows, columns = ahead.shape
-                turned = orthogonalised(ahead[None])[0].view_as(p)
-                p.add_(turned, alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
 
 
 class Trained:
