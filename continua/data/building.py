@@ -111,7 +111,7 @@ def sealed(out: Path, about: str, described: Made, files: Sequence[str]) -> None
 
 
 @runtime_checkable
-class Sealed(Protocol):
+class HashedShard(Protocol):
     """A shard, as it is written of it."""
 
     @property
@@ -140,12 +140,12 @@ def opened(folder: Path, about: str, form: str, what: str, command: str) -> Iter
         raise damaged(folder / about, problem) from problem
 
 
-def digest_of(shards: Sequence[Sealed], more: str = "") -> str:
+def digest_of(shards: Sequence[HashedShard], more: str = "") -> str:
     """The SHA-256 of all shards together, and of ``more`` that a folder says."""
     return hashlib.sha256((more + "".join(shard.sha256 for shard in shards)).encode()).hexdigest()
 
 
-def changed(folder: Path, shards: Sequence[Sealed]) -> Iterator[str]:
+def changed(folder: Path, shards: Sequence[HashedShard]) -> Iterator[str]:
     """The shards whose content is not what was written. All of it is read."""
     for shard in shards:
         if sha256_of(folder / shard.file) != shard.sha256:
@@ -167,7 +167,7 @@ def _described(folder: Path, about: str, what: str, command: str) -> Made:
     return found
 
 
-def require_shards(folder: Path, shards: Sequence[Sealed]) -> None:
+def require_shards(folder: Path, shards: Sequence[HashedShard]) -> None:
     """Refuse shards that are missing, or lie elsewhere."""
     for shard in shards:
         file = shard.file
