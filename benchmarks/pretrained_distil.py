@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from common import Row
 from pretrained_texts import States, Tokens, embedded, likeness
@@ -16,29 +15,29 @@ from torch.nn.functional import normalize
 import continua as ct
 from continua.convert import best_left_out
 from continua.convert.distil import sizes_of as taught_sizes
-from continua.data import docstrings, sentences
+from continua.data import package_docstrings, sentences, spread
 from continua.tasks.sentences import shared_coordinates
 
-FOLDERS = {  # of packages that the library needs: their docstrings are on every machine that runs this
-    torch: (".", "nn", "nn/modules", "distributed", "autograd", "cuda", "distributions"),
-    numpy: ("lib", "_core", "ma", "polynomial"),
-}
-WORDS = 30  # the longest sentence that is learned from
+PACKAGES = (  # of the library and of its development: their docstrings are on every machine that runs this
+    "torch", "numpy", "scipy", "sklearn", "sympy", "matplotlib", "networkx", "transformers", "jax",
+    "mypy", "rich", "PIL", "pydantic", "huggingface_hub", "setuptools", "pip", "werkzeug", "click", "hypothesis",
+)  # fmt: skip
+WORDS = 30  # of the longest sentence that is learned from
+SHORT = 28_000  # sentences of packages
+BODIES = 3_000
 LAYERS = 4
-STEPS = 700
+STEPS = 520
 LONGEST = 30  # CPU minutes
 QUICK = 2  # steps
 MINUTES = "cpu-minutes.txt"
 
 
-def package_sentences(without: Sequence[str]) -> tuple[str, ...]:
-    """Sentences of the docstrings of torch and numpy, short ones, none of which is measured on."""
-    found: dict[str, None] = {}
-    for package, folders in FOLDERS.items():
-        for folder in folders:
-            docs = docstrings(Path(str(package.__file__)).parent / folder)
-            found |= dict.fromkeys(sentences((*docs.train, *docs.validation), without=without))
-    return tuple(text for text in found if len(text.split()) <= WORDS)
+def package_texts(without: Sequence[str]) -> tuple[str, ...]:
+    """Short sentences of packages, and bodies of docstrings, evenly spread; none of which is measured on."""
+    docs = package_docstrings(PACKAGES)
+    short = [text for text in sentences(docs, without=without) if len(text.split()) <= WORDS]
+    bodies = list(dict.fromkeys(one.body for one in docs))
+    return (*spread(short, min(SHORT, len(short))), *spread(bodies, min(BODIES, len(bodies))))
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,8 @@ def distilled(model: Any, lessons: Lessons, quick: bool, run: Path | None) -> It
         yield Row(f"cosine without training, {one.name}: ours", before, note=str(one.at))
     steps = QUICK if quick else STEPS
     start = time.process_time()
-    fitted = ct.distil(model, lessons.train, sizes=[one.at for one in sizes], steps=steps, run=going_on or run,
-                       watch=lambda progress: None)  # fmt: skip
+    fitted = ct.distil(model, lessons.train, sizes=[one.at for one in sizes], steps=steps, precision="bfloat16",
+                       run=going_on or run, watch=lambda progress: None)  # fmt: skip
     spent = (time.process_time() - start) / 60 + kept_minutes(run)
     if run is not None:
         (run / MINUTES).write_text(f"{spent}", encoding="utf-8")

@@ -4,7 +4,7 @@ from continua.data.augmentation import Change
 from continua.data.burgers import burgers_pairs
 from continua.data.corpus import Corpus, from_file, python_source
 from continua.data.darcy import darcy_pairs
-from continua.data.docstrings import Docstring, Docstrings, docstrings, sentences, spread
+from continua.data.docstrings import Docstring, Docstrings, docstrings, package_docstrings, sentences, spread
 from continua.data.documents import documents, sources_in, units_of
 from continua.data.field_files import FieldFiles, built_fields
 from continua.data.generation import generator_for
@@ -48,6 +48,7 @@ __all__ = [
     "darcy_pairs",
     "digit_images",
     "docstrings",
+    "package_docstrings",
     "documents",
     "fashion_images",
     "from_file",

@@ -1,7 +1,9 @@
 """Sentences that every machine has: what the functions of Python's standard library say of themselves."""
 
 import ast
+import contextlib
 import hashlib
+import importlib.util
 import re
 import sysconfig
 import warnings
@@ -15,6 +17,7 @@ HELD_OUT = 4  # every fourth file is measured on
 WORDS = (4, 8)  # the fewest words of a summary, and of a body
 SENTENCE = (4, 60)  # the fewest and the most words of a sentence
 PAIRS = 2  # the fewest docstrings that can be told apart
+PACKAGES = ("torch", "numpy")  # on every machine that has this library
 
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
@@ -77,6 +80,25 @@ def docstrings(folder: str | Path | None = None) -> Docstrings:
         remedy = f"Give a folder of at least {HELD_OUT} Python files whose docstrings have a summary and a body."
         raise ConfigError("a folder has too few docstrings", got=got, remedy=remedy)
     return Docstrings("python" if folder is None else where.name, tuple(train), tuple(validation))
+
+
+def package_docstrings(packages: Sequence[str] = PACKAGES) -> tuple[Docstring, ...]:
+    """The docstrings in all files of the packages of Python's own library, and of some that are installed.
+
+    They are texts to learn from: what ``docstrings()`` holds out, top-level files, is not among them. Packages that are
+    not there and files that cannot be read are left out.
+    """
+    library = Path(sysconfig.get_paths()["stdlib"])
+    folders = [folder for folder in sorted(library.iterdir()) if (folder / "__init__.py").is_file()]
+    for name in packages:
+        spec = importlib.util.find_spec(name)
+        folders += [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
+    found: list[Docstring] = []
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            with contextlib.suppress(ConfigError):
+                found += _of_file(path)
+    return tuple(found)
 
 
 def sentences(docs: Sequence[Docstring], without: Sequence[str] = ()) -> tuple[str, ...]:

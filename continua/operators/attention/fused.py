@@ -63,7 +63,7 @@ def attend_fused(
     """
     grouped = shares_keys(q, k)
     if key_bias is None:
-        return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
+        return _attended(q, k, v, None, causal, scale, grouped)
     if grouped and key_bias.shape[-2] > 1:  # [*b, h, s]: a bias of each query head needs its own keys
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
         grouped = False
@@ -72,8 +72,7 @@ def attend_fused(
     column = column.reshape(*[1] * (4 - column.dim()), *column.shape).expand(*k.shape[:-1], wide)
     wide_q, wide_k = pad(q, (0, wide), value=1.0), torch.cat([k, column], -1)
     wide_v = pad(v, (0, wide))  # one width for all three keeps the fused kernel
-    out = scaled_dot_product_attention(wide_q, wide_k, wide_v, is_causal=causal, scale=scale, enable_gqa=grouped)
-    return out[..., :-wide]
+    return _attended(wide_q, wide_k, wide_v, None, causal, scale, grouped)[..., :-wide]
 
 
 def shares_keys(q: Tensor, k: Tensor) -> bool:
@@ -96,9 +95,32 @@ def fused_with(bias: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, grou
     """Fused attention with a bias of each pair, which stays in float32 where the kernel adds it there."""
     mixed = q.dtype in HALF and q.device.type == "cpu" and not bias.requires_grad
     if not mixed:
-        return scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), scale=scale, enable_gqa=grouped)
+        return _attended(q, k, v, bias.to(q.dtype), False, scale, grouped)
     with torch.autocast("cpu", enabled=False):  # it would round the bias too
-        return scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale, enable_gqa=grouped)
+        return _attended(q, k, v, bias, False, scale, grouped)
+
+
+def _attended(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, scale: float, grouped: bool
+) -> Tensor:
+    """torch's fused attention; in float32 where a processor is to give the gradients of half precision.
+
+    The backward pass of its half-precision kernel takes up to ten times as long as that of float32.
+    """
+    if not _learns_in_half(q, k, v):
+        return scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal, scale=scale, enable_gqa=grouped)
+    wide = None if bias is None else bias.float()
+    with torch.autocast("cpu", enabled=False):
+        out = scaled_dot_product_attention(
+            q.float(), k.float(), v.float(), attn_mask=wide, is_causal=causal, scale=scale, enable_gqa=grouped
+        )
+    return out.to(q.dtype)
+
+
+def _learns_in_half(*tensors: Tensor) -> bool:
+    """Whether gradients of half precision are asked of a processor."""
+    half = all(x.dtype in HALF and x.device.type == "cpu" for x in tensors)
+    return half and torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def attend_blocked(
