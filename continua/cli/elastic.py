@@ -17,7 +17,7 @@ from continua.cli.sizes import parse_at
 from continua.cli.texts import batches, lines_of, read_texts
 from continua.convert import distil
 from continua.convert.distil import sizes_of
-from continua.data import docstrings, sentences
+from continua.data import docstrings, package_docstrings, sentences
 from continua.models import lift
 from continua.training import Fitted, Run
 
@@ -34,7 +34,7 @@ def run(
     tokens = opened.tokens()
     with working(console, "reading texts"):
         known = read_texts(file, tokens)  # refuses what is no text, or too little
-        lines = lines_of(file) if file is not None else list(sentences(docstrings().train))
+        lines = lines_of(file) if file is not None else _sentences()
     there = (home / "run.json").is_file()
     fitted = distil(
         opened.model.to(device),
@@ -62,6 +62,13 @@ def run(
     console.print(
         f"written: {drawn}; continua discretise {home} OUT --at … writes one size.", markup=False, soft_wrap=True
     )
+
+
+def _sentences() -> list[str]:
+    """Of the docstrings of Python's library, without the files that are measured on, and of torch and numpy."""
+    docs = docstrings()
+    unseen = sentences(docs.validation)
+    return list(sentences((*docs.train, *package_docstrings()), without=unseen))
 
 
 def _refuse_sizes(opened: Opened, asked: Sequence[Discretisation]) -> None:

@@ -27,6 +27,7 @@ from continua.operators.correction import corrections_of
 from continua.optim import AdamW, ByRole
 from continua.settings import Count, NonNegative, Positive, Seed, checked
 from continua.tasks import Sentences, Unlabelled
+from continua.tasks.task import device_of
 from continua.training import ByGap, Elastic, Fitted, Objective, Run, StateImitation, Training, Whole
 from continua.training import train as trained
 from continua.training.progress import OnProgress
@@ -240,6 +241,8 @@ def _seconds(own: Distillation) -> float:
             started = time.perf_counter()
         objective.lessons = plan.draw(0.0, torch.Generator().manual_seed(step))
         example = own.task.example(own.training.seed, step)
-        objective(example, Whole.of(example))[0].backward()
+        with own.training.autocast_on(device_of(own.model)):
+            loss = objective(example, Whole.of(example))[0]
+        loss.backward()
     own.model.zero_grad(set_to_none=True)
     return (time.perf_counter() - started) / WARM

@@ -17,6 +17,7 @@ HELD_OUT = 4  # every fourth file is measured on
 WORDS = (4, 8)  # the fewest words of a summary, and of a body
 SENTENCE = (4, 60)  # the fewest and the most words of a sentence
 PAIRS = 2  # the fewest docstrings that can be told apart
+TESTS = frozenset({"test", "tests", "idle_test", "testing"})  # folders whose docstrings are not learned from
 PACKAGES = ("torch", "numpy")  # on every machine that has this library
 
 _PARAGRAPH = re.compile(r"\n\s*\n")
@@ -82,22 +83,23 @@ def docstrings(folder: str | Path | None = None) -> Docstrings:
     return Docstrings("python" if folder is None else where.name, tuple(train), tuple(validation))
 
 
-def package_docstrings(packages: Sequence[str] = PACKAGES) -> tuple[Docstring, ...]:
-    """The docstrings in all files of the packages of Python's own library, and of some that are installed.
+def package_docstrings(packages: Sequence[str] = PACKAGES, library: str | Path | None = None) -> tuple[Docstring, ...]:
+    """The docstrings in the files of the packages of Python's own library, and of some that are installed.
 
     They are texts to learn from: what ``docstrings()`` holds out, top-level files, is not among them. Packages that are
-    not there and files that cannot be read are left out.
+    not there, files that cannot be read and tests are left out. ``library`` is the folder of Python's own packages.
     """
-    library = Path(sysconfig.get_paths()["stdlib"])
-    folders = [folder for folder in sorted(library.iterdir()) if (folder / "__init__.py").is_file()]
+    where = Path(sysconfig.get_paths()["stdlib"] if library is None else library)
+    folders = [folder for folder in sorted(where.iterdir()) if (folder / "__init__.py").is_file()]
     for name in packages:
         spec = importlib.util.find_spec(name)
         folders += [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
     found: list[Docstring] = []
     for folder in folders:
         for path in sorted(folder.rglob("*.py")):
-            with contextlib.suppress(ConfigError):
-                found += _of_file(path)
+            if TESTS.isdisjoint(path.relative_to(folder.parent).parts):
+                with contextlib.suppress(ConfigError):
+                    found += _of_file(path)
     return tuple(found)
 
 

@@ -243,7 +243,7 @@ class Loop:
         self.optimisers.zero_grad()
         totals: dict[str, torch.Tensor] = {}
         for i in range(parts):
-            with quiet(self.module, last=i + 1 == parts), self._autocast():
+            with quiet(self.module, last=i + 1 == parts), self.training.autocast_on(self.world.device):
                 try:
                     share, terms = self.module(mine.rows(slice(i, None, parts)), size)
                 except SolveFailed:
@@ -261,10 +261,6 @@ class Loop:
         """Its numbers depend on the step and the process alone."""
         seed = generator_for(what, self.training.seed, step, self.world.share).initial_seed()
         return torch.Generator(device=self.world.device).manual_seed(seed)
-
-    def _autocast(self) -> Any:
-        dtype = self.training.autocast
-        return torch.autocast(self.world.device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
 
     def _after(self, line: dict[str, Any], loss: float) -> None:
         """Measure, write and show what is due at this step."""
@@ -297,7 +293,7 @@ class Loop:
     def _evaluate(self) -> Score:
         self.model.eval()
         self.draws.restore()  # as the model is saved
-        with self._autocast(), gathered(self.module):
+        with self.training.autocast_on(self.world.device), gathered(self.module):
             try:
                 return self.task.evaluate(self._measured())
             except SolveFailed as failed:  # no end of a run: no best score, and steps that follow may mend it

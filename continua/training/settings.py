@@ -82,3 +82,8 @@ class Training:
     def autocast(self) -> torch.dtype | None:
         """The dtype of fields under autocast."""
         return PRECISIONS[self.precision]
+
+    def autocast_on(self, device: torch.device) -> torch.autocast:
+        """The context in which losses and held-out data are computed."""
+        dtype = self.autocast
+        return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)

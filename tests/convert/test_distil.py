@@ -266,3 +266,15 @@ def test_bad_lessons_are_refused(tmp_path) -> None:
         Corrections(2, "x")
     with refused(ConfigError, "none", "a few hundred texts"):
         ct.distil(plain, [])
+
+
+@pytest.mark.spec("B11")
+def test_lessons_in_half_precision_leave_the_native_size_as_it_is() -> None:
+    plain = gpt().float()
+    sizes = [ct.at(m=6, h=1)]
+    before = distillation(plain, data(), sizes=sizes, rank=4, precision="bfloat16")
+    start = before.task.evaluate(before.model.eval()).values["distance"]
+    fitted = ct.distil(plain, data(), sizes=sizes, steps=20, rank=4, lr=1e-2, precision="bfloat16", watch=quiet)
+    ids = words(seed=99)
+    assert torch.equal(fitted.model.eval()(ids), before.model(ids))
+    assert before.task.evaluate(fitted.model).values["distance"] < start

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from continua.data import Docstring, Docstrings, docstrings, sentences, spread
+from continua.data import Docstring, Docstrings, docstrings, package_docstrings, sentences, spread
 from continua.errors import ConfigError
 from tests.refusals import refused
 
@@ -93,3 +93,18 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for count in (1, 4):
         with refused(ConfigError, f"{count} of 3", "Ask for 2 to 3 texts"):
             spread("abc", count)
+
+
+@pytest.mark.spec("B11")
+def test_docstrings_of_packages_leave_out_top_level_files_tests_and_what_is_no_python(tmp_path: Path) -> None:
+    text = '"""{0} is what this function says first.\n\n{0} is said in a body that has more than eight words in it."""'
+    for place in ("top", "own/__init__", "own/deep/inner", "own/tests/checks", "other/no_package", "own/broken"):
+        path = tmp_path / f"{place}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"def f():\n    {text.format(path.stem)}\n", encoding="utf-8")
+    (tmp_path / "own" / "broken.py").write_text("def f(:", encoding="utf-8")
+    alone = package_docstrings((), library=tmp_path)
+    assert [one.place for one in alone] == ["__init__.f", "inner.f"]
+    with_other = package_docstrings(("iniconfig", "no_such_package"), library=tmp_path)
+    assert with_other[:2] == alone
+    assert len(with_other) > 2

@@ -10,7 +10,7 @@ from continua.axes import Counting, Depths, Interval, Points, grid_on
 from continua.axes.grid import absent
 from continua.fields import counted
 from continua.models.build import discrete_axes
-from continua.operators.attention.fused import attend_fused, attend_gradients, attend_plain
+from continua.operators.attention.fused import attend_fused, attend_gradients, attend_plain, fused_with
 
 EXACT = 1e-12  # float64; the two differ by the order of sums only
 
@@ -108,3 +108,19 @@ def test_the_operator_has_these_gradients(stamps, generator):
         slopes = attend_gradients(q, k, v, up, 0.5, bias[None, None])[:3]
         got = sum(torch.einsum("bhte,hec->btc", slope, heads[n]) for n, slope in zip("qkv", slopes, strict=True))
     assert largest(got, expected) <= EXACT
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("weighed", [False, True])
+def test_gradients_of_half_precision_are_those_of_float32_rounded(weighed):
+    generator = torch.Generator().manual_seed(3)
+    half = [draw(generator, 2, 3, 5, 4).bfloat16().requires_grad_() for _ in range(3)]
+    full = [x.detach().float().requires_grad_() for x in half]
+    g = draw(generator, 2, 3, 5, 4).bfloat16()
+    bias = draw(generator, 2, 1, 5, 5).float() if weighed else None
+    for q, k, v in (half, full):
+        answer = attend_fused(q, k, v, 0.5, True, None) if bias is None else fused_with(bias, q, k, v, 0.5, False)
+        assert answer.dtype == q.dtype
+        answer.backward(g.to(q.dtype))
+    for own, wanted in zip(half, full, strict=True):
+        assert torch.equal(own.grad, wanted.grad.bfloat16())
