@@ -1,15 +1,17 @@
-"""Poisson's equation on random polygons with holes, never two alike: ours with and without attention beside peers.
+"""Equations on random polygons with holes, never two alike: ours with and without attention beside peers.
 
     python benchmarks/polygons.py                      # everything that is not in results/polygons-runs.jsonl yet
     python benchmarks/polygons.py --only FLARE         # one model; the table is written when all are there
     python benchmarks/polygons.py --picture FILE.png   # train ours once more and draw what it answers
     python benchmarks/polygons.py --quick              # a smoke run
+    python benchmarks/polygons.py --equation elasticity   # plane strain instead of Poisson's equation
 
 Every run has the same CPU seconds: what a step costs is measured first, all models in interleaved rounds of one
 process, and the number of steps follows from it. All have the same data, batches, loss (relative L² against the lumped
 mass), optimiser (Muon for matrices, AdamW for the rest), cosine to zero and two learning rates, of which the validation
-polygons choose with the first seed; then there are three seeds. Test polygons are other ones: in meshes of a size
-between those of training, in meshes four times finer, and as clouds of points without a mesh. Finished runs are kept.
+polygons choose in trials of a fifth of the time; then there are three seeds. Test polygons are other ones: in meshes of
+a size between those of training, in meshes four times finer, and as clouds of points without a mesh. Finished runs are
+kept.
 """
 
 import argparse
@@ -32,8 +34,9 @@ import torch
 from common import RESULTS, Row, environment, interleaved, write
 
 from continua.axes import Grid
+from continua.data.mesh_features import ELASTICITY, POISSON, Equation
+from continua.data.mesh_pairs import MeshPairs
 from continua.data.mesh_store import generated_meshes
-from continua.data.poisson import MeshPairs
 from continua.lab.canvas.meshes import draw_meshes
 from continua.models import Batch
 from continua.models.zoo import LatentAttention
@@ -41,12 +44,14 @@ from continua.recipes.meshes import TEST, PoissonSettings, model_of, optimiser_o
 from continua.tasks.functions import predict, relative
 from continua.tasks.meshes import OnMeshes
 
-KEPT = RESULTS / "polygons-runs.jsonl"
+EQUATIONS = {equation.name: equation for equation in (POISSON, ELASTICITY)}
+NAMES = {POISSON: "polygons", ELASTICITY: "elasticity"}  # of the results
 OURS = "Continua"
 SLICED = "Continua with slices"
-ATTENTION = {OURS: LatentAttention.NONE, SLICED: LatentAttention.SLICES}
+GATED = "Continua with gates"
+ATTENTION = {OURS: LatentAttention.NONE, SLICED: LatentAttention.SLICES, GATED: LatentAttention.GATES}
 PEERS = ("Transolver", "FLARE", "FNO on a grid", "DeepONet")
-MODELS = (OURS, SLICED, *PEERS)
+MODELS = (OURS, SLICED, GATED, *PEERS)
 RATES = ((1e-3, 4e-3), (3e-3, 1.2e-2))  # of AdamW and of Muon
 SETTINGS = PoissonSettings()
 TESTS = 40
@@ -59,19 +64,20 @@ class Contest:
     settings: PoissonSettings
     seconds: float
     tests: int = TESTS
+    equation: Equation = POISSON
 
     @cached_property
     def task(self) -> OnMeshes:
         """The training meshes, and the validation polygons."""
-        s = self.settings
-        return task_of(s)
+        return task_of(self.settings, self.equation)
 
     @cached_property
     def test(self) -> dict[str, MeshPairs]:
         """Test polygons in meshes of two sizes."""
         s = self.settings
         sizes = {f"{s.nodes} nodes": s.nodes, f"{4 * s.nodes} nodes": 4 * s.nodes}
-        return {name: generated_meshes(self.tests, n, seed_of(s, TEST)) for name, n in sizes.items()}
+        seed = seed_of(s, TEST)
+        return {name: generated_meshes(self.tests, n, seed, equation=self.equation) for name, n in sizes.items()}
 
     @property
     def spread(self) -> float:
@@ -88,12 +94,12 @@ def stepper(contest: Contest, name: str, rate: int, seed: int) -> tuple[Any, Cal
     lr, matrix_lr = RATES[rate]
     task = contest.task
     if name in PEERS:
-        peer = peers.made(name, contest.spread, seed)
+        peer = peers.made(name, contest.equation, contest.spread, seed)
         trained = peers.Trained(peer, lr, matrix_lr)
         return peer, lambda step, factor: trained.step(task, seed, step, factor)
     settings = replace(contest.settings, lr=lr, matrix_lr=matrix_lr, weights=seed)
     settings = replace(settings, attention=ATTENTION[name])
-    model = model_of(task, settings)
+    model = model_of(task, settings, contest.equation)
     model.check = False
     made = optimiser_of(settings).make(model)
 
@@ -180,53 +186,72 @@ def key_of(contest: Contest, name: str, rate: int, seed: int) -> str:
     return f"{name} | rate {rate} | seed {seed} | {contest.seconds:g} s"
 
 
+def trial_of(contest: Contest) -> Contest:
+    """The same data for a fifth of the time: learning rates are chosen there."""
+    return replace(contest, seconds=contest.seconds / 5)
+
+
 def chosen_rate(contest: Contest, done: dict[str, Any], name: str) -> int:
-    """The learning rate whose first seed did better on the validation polygons."""
-    return min(range(len(RATES)), key=lambda rate: done[key_of(contest, name, rate, 0)]["validation"])
+    """The learning rate whose trial did better on the validation polygons."""
+    trial = trial_of(contest)
+    return min(range(len(RATES)), key=lambda rate: done[key_of(trial, name, rate, 0)]["validation"])
 
 
-def compete(contest: Contest, seeds: int, path: Path, quick: bool, only: list[str]) -> None:
-    """All runs of some models that are not kept yet."""
+def compete(contest: Contest, seeds: int, path: Path, quick: bool, only: list[str], trials_alone: bool) -> None:
+    """All runs of some models that are not kept yet: trials of both learning rates, then the seeds."""
     done = kept(path)
     if "prices" not in done:
         keep(path, "prices", prices(contest, 2 if quick else 8))
         done = kept(path)
     cost = done["prices"]
     print("CPU milliseconds a step: " + ", ".join(f"{k} {1e3 * v:.1f}" for k, v in cost.items()), flush=True)
-    jobs = [(name, rate, seed) for seed in range(seeds) for name in only for rate in range(len(RATES))]
-    for number, (name, rate, seed) in enumerate(jobs, 1):
-        key = key_of(contest, name, rate, seed)
-        done = kept(path)
-        if key in done or (seed and rate != chosen_rate(contest, done, name)):
-            continue
-        steps = max(10, round(contest.seconds / cost[name]))
-        start = time.monotonic()
-        found = run(contest, name, rate, seed, steps) | {"steps": steps}
-        keep(path, key, found)
-        said = ", ".join(f"{k} {v:.4f}" for k, v in list(found.items())[:3])
-        print(f"{number}/{len(jobs)}  {key}: {said}  {steps} steps, {time.monotonic() - start:.0f} s", flush=True)
+    trial = trial_of(contest)
+    for name in only:
+        for rate in range(len(RATES)):
+            attempt(trial, path, name, rate, 0, cost[name])
+    if trials_alone:
+        return
+    for seed in range(seeds):
+        for name in only:
+            attempt(contest, path, name, chosen_rate(contest, kept(path), name), seed, cost[name])
 
 
-def is_complete(contest: Contest, seeds: int, path: Path) -> bool:
-    """Whether every model has all its runs."""
+def attempt(contest: Contest, path: Path, name: str, rate: int, seed: int, price: float) -> None:
+    """One run, unless it is kept."""
+    key = key_of(contest, name, rate, seed)
+    if key in kept(path):
+        return
+    steps = max(10, round(contest.seconds / price))
+    start = time.monotonic()
+    found = run(contest, name, rate, seed, steps) | {"steps": steps}
+    keep(path, key, found)
+    said = ", ".join(f"{k} {v:.4f}" for k, v in list(found.items())[:3])
+    print(f"{key}: {said}  {steps} steps, {time.monotonic() - start:.0f} s", flush=True)
+
+
+def finished(contest: Contest, seeds: int, path: Path) -> dict[str, list[dict[str, Any]]]:
+    """The runs of each model that has any at its better learning rate, in the order of seeds."""
     done = kept(path)
-    if any(key_of(contest, name, rate, 0) not in done for name in MODELS for rate in range(len(RATES))):
-        return False
-    chosen = {name: chosen_rate(contest, done, name) for name in MODELS}
-    return all(key_of(contest, name, rate, seed) in done for name, rate in chosen.items() for seed in range(seeds))
+    trial = trial_of(contest)
+    found = {}
+    for name in MODELS:
+        if any(key_of(trial, name, rate, 0) not in done for rate in range(len(RATES))):
+            continue
+        rate = chosen_rate(contest, done, name)
+        keys = [key_of(contest, name, rate, seed) for seed in range(seeds)]
+        runs = [done[key] for key in keys if key in done]
+        if runs:
+            found[name] = runs
+    return found
 
 
 def table(contest: Contest, seeds: int, path: Path) -> list[Row]:
     """Test errors of each model at its better learning rate, beside the best peer, and the ratio of finer meshes."""
-    done = kept(path)
-    best = {}
-    for name in MODELS:
-        rate = chosen_rate(contest, done, name)
-        best[name] = [done[key_of(contest, name, rate, seed)] for seed in range(seeds)]
+    best = finished(contest, seeds, path)
     own, finer = contest.test
     rows = []
     for what in (own, finer, "cloud of points"):
-        rival = min(statistics.mean(r[what] for r in best[name]) for name in PEERS)
+        rival = min(statistics.mean(r[what] for r in best[name]) for name in PEERS if name in best)
         for name, found in best.items():
             values = [r[what] for r in found]
             mean = statistics.mean(values)
@@ -259,18 +284,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--trials", action="store_true", help="choose learning rates, and stop there")
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--only", nargs="*", choices=MODELS, default=list(MODELS))
     parser.add_argument("--seconds", type=float, default=CONTEST.seconds, help="of a run: CPU time")
+    parser.add_argument("--equation", choices=EQUATIONS, default=POISSON.name)
     given = parser.parse_args()
-    contest = QUICK if given.quick else replace(CONTEST, seconds=given.seconds)
+    equation = EQUATIONS[given.equation]
+    contest = replace(QUICK if given.quick else replace(CONTEST, seconds=given.seconds), equation=equation)
     seeds = 1 if given.quick else given.seeds
-    path = KEPT.with_name("polygons-quick.jsonl") if given.quick else KEPT
+    path = RESULTS / f"{NAMES[equation]}-{'quick' if given.quick else 'runs'}.jsonl"
     if given.picture is not None:
         draw(contest, path, given.picture)
         return
-    compete(contest, seeds, path, given.quick, given.only)
-    if not is_complete(contest, seeds, path):
+    compete(contest, seeds, path, given.quick, given.only, given.trials)
+    runs = finished(contest, seeds, path)
+    if len(runs.get(OURS, ())) < seeds or len(set(runs) & set(PEERS)) < 2:
         return
     rows = table(contest, seeds, path)
     for row in rows:
@@ -280,7 +309,7 @@ def main() -> None:
         return
     facts: dict[str, Any] = {"seconds": contest.seconds, "seeds": seeds}
     facts |= {"data": {f"{pairs.nodes} nodes": pairs.sha256 for pairs in contest.task.train}, "runs": kept(path)}
-    print(f"\nwritten: {write('polygons', rows, environment=environment(), **facts)}")
+    print(f"\nwritten: {write(NAMES[equation], rows, environment=environment(), **facts)}")
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ from fields_peers import Orthogonal
 from torch import nn
 from torch.nn import functional
 
+from continua.data.mesh_features import Equation
 from continua.models import Batch
 from continua.tasks.meshes import OnMeshes
 from continua.typing import Tensor
 
 ELSEWHERE = ("timm", "timm.layers", "timm.layers.attention", "timm.models", "timm.models.swin_transformer")
-PLACE = slice(5, 7)  # the coordinates among the channels
 WIDTH = 64
 LAYERS = 4
 HEADS = 4
@@ -33,10 +33,11 @@ SENSORS = 16  # a side, of the DeepONet
 
 
 class Peer(nn.Module):
-    """A model of Batch; ``spread`` is that of the answers."""
+    """A model of Batch for an equation; ``spread`` is that of the answers."""
 
-    def __init__(self, spread: float) -> None:
+    def __init__(self, equation: Equation, spread: float) -> None:
         super().__init__()
+        self.equation = equation
         self.spread = spread
 
     def forward(self, batch: Batch) -> Tensor:
@@ -46,15 +47,15 @@ class Peer(nn.Module):
         return self.spread * self.answer(batch.values, batch.grid.nodes, batch.grid.weights)
 
     def answer(self, values: Tensor, points: Tensor, weights: Tensor) -> Tensor:
-        """[b, n, 7] → [b, n, 1]."""
+        """[b, n, channels] → [b, n, components]."""
         raise NotImplementedError
 
 
 class FromPhysicsNeMo(Peer):
     """Transolver or FLARE as it comes: 64 wide, four layers, four heads, 32 slices or latent queries."""
 
-    def __init__(self, name: str, spread: float) -> None:
-        super().__init__(spread)
+    def __init__(self, name: str, equation: Equation, spread: float) -> None:
+        super().__init__(equation, spread)
         for module in ELSEWHERE:
             sys.modules.setdefault(module, mock.MagicMock())
         try:
@@ -64,9 +65,9 @@ class FromPhysicsNeMo(Peer):
             sys.exit(f"The peer is missing ({absent}). See the first lines of {__file__}.")
         made = {"Transolver": Transolver, "FLARE": FLARE}[name]
         self.net = made(
-            functional_dim=5,
-            out_dim=1,
-            embedding_dim=2,
+            functional_dim=equation.channels - equation.dimension,
+            out_dim=equation.components,
+            embedding_dim=equation.dimension,
             n_layers=LAYERS,
             n_hidden=WIDTH,
             n_head=HEADS,
@@ -77,7 +78,8 @@ class FromPhysicsNeMo(Peer):
 
     def answer(self, values: Tensor, points: Tensor, weights: Tensor) -> Tensor:
         """Features and coordinates apart, as it wants them."""
-        found: Tensor = self.net(values[..., :5], embedding=values[..., PLACE])
+        first = self.equation.channels - self.equation.dimension
+        found: Tensor = self.net(values[..., :first], embedding=values[..., first:])
         return found
 
 
@@ -123,16 +125,18 @@ class OnGrid(Peer):
     """An FNO on a grid of 32²: node values are brought there by hats, answers back bilinearly and through a map that
     reads the features of the node too. As GINO, with fixed instead of learned kernels between mesh and grid."""
 
-    def __init__(self, spread: float, width: int = 32, modes: int = 10) -> None:
-        super().__init__(spread)
-        self.lift = nn.Conv2d(8, width, 1)
+    def __init__(self, equation: Equation, spread: float, width: int = 32, modes: int = 10) -> None:
+        super().__init__(equation, spread)
+        self.lift = nn.Conv2d(equation.channels + 1, width, 1)
         self.waves = nn.ModuleList(Wave(width, modes) for _ in range(LAYERS))
         self.beside = nn.ModuleList(nn.Conv2d(width, width, 1) for _ in range(LAYERS))
         self.maps = nn.ModuleList(
             nn.Sequential(nn.Conv2d(width, 2 * width, 1), nn.GELU(), nn.Conv2d(2 * width, width, 1))
             for _ in range(LAYERS)
         )
-        self.head = nn.Sequential(nn.Linear(width + 7, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, 1))
+        self.head = nn.Sequential(
+            nn.Linear(width + equation.channels, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, equation.components)
+        )
 
     def answer(self, values: Tensor, points: Tensor, weights: Tensor) -> Tensor:
         """To the grid, four layers, and back."""
@@ -147,29 +151,29 @@ class OnGrid(Peer):
 class BranchAndTrunk(Peer):
     """A DeepONet: a branch reads sensors on a grid of 16², a trunk the features of a node."""
 
-    def __init__(self, spread: float, width: int = 128) -> None:
-        super().__init__(spread)
-        sensors = 8 * SENSORS**2
+    def __init__(self, equation: Equation, spread: float, width: int = 128) -> None:
+        super().__init__(equation, spread)
+        sensors = (equation.channels + 1) * SENSORS**2
         self.branch = nn.Sequential(nn.Linear(sensors, 2 * width), nn.GELU(), nn.Linear(2 * width, 2 * width))
-        self.then = nn.Sequential(nn.GELU(), nn.Linear(2 * width, width))
+        self.then = nn.Sequential(nn.GELU(), nn.Linear(2 * width, equation.components * width))
         self.trunk = nn.Sequential(
-            nn.Linear(7, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)
+            nn.Linear(equation.channels, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)
         )
-        self.bias = nn.Parameter(torch.zeros(1))
+        self.bias = nn.Parameter(torch.zeros(equation.components))
 
     def answer(self, values: Tensor, points: Tensor, weights: Tensor) -> Tensor:
         """Σ_k branch_k trunk_k(node)."""
         seen = deposited(values, points, weights, SENSORS).flatten(1)
-        made = self.then(self.branch(seen))  # [b, k]
-        return (self.trunk(values) @ made[..., None]) / made.shape[-1] ** 0.5 + self.bias
+        made = self.then(self.branch(seen)).unflatten(-1, (-1, self.equation.components))  # [b, k, c]
+        return (self.trunk(values) @ made) / made.shape[1] ** 0.5 + self.bias
 
 
-def made(name: str, spread: float, seed: int) -> Peer:
+def made(name: str, equation: Equation, spread: float, seed: int) -> Peer:
     """A peer by its name, with fresh weights."""
     torch.manual_seed(seed)
     if name in ("Transolver", "FLARE"):
-        return FromPhysicsNeMo(name, spread)
-    return OnGrid(spread) if name.startswith("FNO") else BranchAndTrunk(spread)
+        return FromPhysicsNeMo(name, equation, spread)
+    return OnGrid(equation, spread) if name.startswith("FNO") else BranchAndTrunk(equation, spread)
 
 
 class Trained:

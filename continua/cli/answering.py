@@ -11,7 +11,7 @@ from continua.errors import ConfigError
 
 def predict(
     run: Annotated[
-        Path, typer.Argument(help="A run of functions: continua fit burgers, darcy, navier-stokes or poisson.")
+        Path, typer.Argument(help="A run of functions: continua fit burgers, darcy, navier-stokes, poisson, …")
     ],
     grid: Annotated[
         Path | None, typer.Option(help="An .npz with points and inputs, or a .csv of coordinates and values.")
@@ -20,7 +20,7 @@ def predict(
         Path | None, typer.Option(help="Points at which to answer; by default those of --grid themselves.")
     ] = None,
     mesh: Annotated[
-        Path | None, typer.Option(help="For runs of poisson: a mesh that meshio reads (.vtu, .vtk, .msh, …).")
+        Path | None, typer.Option(help="For runs on meshes: one that meshio reads (.vtu, .vtk, .msh, …).")
     ] = None,
     out: Annotated[
         Path | None,
@@ -28,7 +28,7 @@ def predict(
     ] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw the answer on the mesh into this .png.")] = None,
     boundary: Annotated[str, typer.Option(help="tagged: as the mesh says; held: u = 0 on all of it.")] = "tagged",
-    fit: Annotated[bool, typer.Option("--fit", help="Move and scale the mesh into the unit square, u back.")] = False,
+    fit: Annotated[bool, typer.Option("--fit", help="Move and scale the mesh into the unit box, u back.")] = False,
     *,
     which: Annotated[str, typer.Option(help="best or last")] = "best",
     device: Device = "auto",

@@ -1,5 +1,6 @@
 """``continua predict RUN --mesh FILE``: answer at the nodes of a mesh."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ from rich.console import Console
 from continua.axes import Grid
 from continua.cli.out import refuse_unwritable, writing
 from continua.cli.sizes import check_which
-from continua.data.mesh import Numbers
+from continua.data.mesh import MANY
+from continua.data.mesh_features import EQUATIONS, STRENGTH, Equation, features
 from continua.data.mesh_files import Boundary, Placed, read_mesh, refuse_format, write_answer
-from continua.data.poisson import CHANNELS, STRENGTH, features
+from continua.data.simplices import Numbers
 from continua.errors import ConfigError, GridError
 from continua.lab.canvas.meshes import draw_answer
+from continua.lab.canvas.solids import draw_solid
 from continua.models import Batch, Observations
 from continua.tasks.functions import predict
 from continua.training import Run
@@ -39,21 +42,48 @@ def run(
     if picture is not None:
         refuse_picture(picture)
     model = Run.open(folder).model(which).to(device)
-    if not isinstance(model.embed, Observations) or model.embed.channels != len(CHANNELS):
-        raise GridError("this run is not one of meshes", got=folder, remedy="Use a run of continua fit poisson.")
+    equation = equation_of(model, folder)
     placed = read_mesh(mesh, boundary_of(boundary), fit)
+    placed = fitting(placed, equation)
     answer = answered(model, placed)
     with writing(out):
         write_answer(out, placed, answer)
-    console.print(
-        f"{len(answer)} nodes, {len(placed.mesh.triangles)} triangles: u from {answer.min():.4g} to {answer.max():.4g}",
-        highlight=False,
-    )
+    cells = f"{len(placed.mesh.cells)} {MANY[equation.dimension]}"
+    between = f"u from {answer.min():.4g} to {answer.max():.4g}"
+    console.print(f"{len(answer)} nodes, {cells}: {between}", highlight=False)
     console.print(f"written: {out}", highlight=False, markup=False)
     if picture is not None:
         with writing(picture):
-            draw_answer(placed.mesh, answer, picture)
+            if equation.dimension == 3:
+                draw_solid(placed.mesh, answer[:, 0], picture)
+            else:
+                draw_answer(placed.mesh, answer, picture)
         console.print(f"picture: {picture}", highlight=False, markup=False)
+
+
+def equation_of(model: Any, folder: Path) -> Equation:
+    """Which equation a run has learned."""
+    if isinstance(model.embed, Observations):
+        known = (getattr(model.axes.t, "dim", None), model.embed.channels)
+        for equation in EQUATIONS:
+            if known == (equation.dimension, equation.channels):
+                return equation
+    remedy = "Use a run of continua fit poisson, elasticity or diffusion3d."
+    raise GridError("this run is not one of meshes", got=folder, remedy=remedy)
+
+
+def fitting(placed: Placed, equation: Equation) -> Placed:
+    """A mesh of the dimension and with a source of the components that were learned."""
+    if placed.mesh.dimension != equation.dimension:
+        got = f"{MANY[placed.mesh.dimension]} of {placed.mesh.dimension} dimensions"
+        remedy = f"Give a mesh of {MANY[equation.dimension]}, or use a run of another equation."
+        raise GridError(f"this run has learned on {MANY[equation.dimension]}", got=got, remedy=remedy)
+    given = placed.source.shape[1]
+    plane_vector = given == 3 and equation.components == 2 and not placed.source[:, 2].any()
+    if given != equation.components and not plane_vector:
+        remedy = "Give f as a scalar." if equation.components == 1 else "Give f as a vector of the plane."
+        raise GridError(f"f has {equation.components} component(s) at each node", got=given, remedy=remedy)
+    return replace(placed, source=placed.source[:, : equation.components])
 
 
 def boundary_of(name: str) -> Boundary:
@@ -73,16 +103,17 @@ def refuse_picture(path: Path) -> None:
 
 
 def answered(model: Any, placed: Placed) -> Numbers:
-    """u at the nodes.
+    """u [n, components] at the nodes.
 
-    The equation is linear in f and −Δu = f in a domain L times larger has L² times the solution, so a source is brought
-    to the size of those that were learned from, and a domain to the unit square; the answer is scaled back.
+    The equations are linear in f, and in a domain L times larger u is L² times as large, so a source is brought to the
+    size of those that were learned from, and a domain to the unit square or cube; the answer is scaled back.
     """
-    size = float(np.sqrt(np.average(placed.source**2, weights=placed.mesh.weights)))
+    mesh = placed.mesh
+    size = float(np.sqrt(np.average((placed.source**2).mean(1), weights=mesh.weights)))
     if size == 0.0:
-        return np.zeros(len(placed.mesh))
-    values = torch.from_numpy(features(placed.mesh, placed.source * (STRENGTH / size))).float()
-    grid = Grid(torch.from_numpy(placed.mesh.points).float()[None], torch.from_numpy(placed.mesh.weights).float()[None])
-    answer = predict(model, Batch(values[None], grid=grid))[0, :, 0].cpu().double().numpy()
+        return np.zeros_like(placed.source)
+    values = torch.from_numpy(features(mesh, placed.source * (STRENGTH / size))).float()
+    grid = Grid(torch.from_numpy(mesh.points).float()[None], torch.from_numpy(mesh.weights).float()[None])
+    answer = predict(model, Batch(values[None], grid=grid))[0].cpu().double().numpy()
     found: Numbers = answer * (size / STRENGTH * placed.length**2)
     return found

@@ -4,20 +4,24 @@ from continua.data.augmentation import Change
 from continua.data.burgers import burgers_pairs
 from continua.data.corpus import Corpus, from_file, python_source
 from continua.data.darcy import darcy_pairs
+from continua.data.diffusion import diffusion_points
 from continua.data.docstrings import Docstring, Docstrings, docstrings, package_docstrings, sentences, spread
 from continua.data.documents import documents, sources_in, units_of
+from continua.data.elasticity import elasticity_meshes
 from continua.data.field_files import FieldFiles, built_fields
 from continua.data.generation import generator_for
 from continua.data.images import digit_images, fashion_images, observed_pixels, point_sets, read_idx, resampled
 from continua.data.labelled import LabelledTexts, labelled_texts
 from continua.data.mesh import Mesh
 from continua.data.mesh_files import read_mesh
+from continua.data.mesh_pairs import MeshPairs
 from continua.data.mesh_store import generated_meshes
 from continua.data.navier_stokes import vorticity_pairs, vorticity_paths
 from continua.data.pairs import Pairs, lattice
-from continua.data.poisson import MeshPairs, poisson_meshes
+from continua.data.poisson import poisson_meshes
 from continua.data.polygons import Polygon, meshed, random_polygon
 from continua.data.ragged import Ragged
+from continua.data.solids import Solid, random_solid, solid_mesh
 from continua.data.sound import Sound, read_wav
 from continua.data.spectrogram import log_mel
 from continua.data.store import cached, generated
@@ -38,6 +42,7 @@ __all__ = [
     "Pairs",
     "Polygon",
     "Ragged",
+    "Solid",
     "Sound",
     "TokenFiles",
     "Tokeniser",
@@ -46,10 +51,12 @@ __all__ = [
     "burgers_pairs",
     "cached",
     "darcy_pairs",
+    "diffusion_points",
     "digit_images",
     "docstrings",
     "package_docstrings",
     "documents",
+    "elasticity_meshes",
     "fashion_images",
     "from_file",
     "generated",
@@ -64,11 +71,13 @@ __all__ = [
     "poisson_meshes",
     "python_source",
     "random_polygon",
+    "random_solid",
     "read_idx",
     "read_wav",
     "read_mesh",
     "resampled",
     "sentences",
+    "solid_mesh",
     "sources_in",
     "spread",
     "units_of",

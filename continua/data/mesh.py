@@ -1,179 +1,146 @@
-"""Triangle meshes of plane domains: what is checked of them, their measure, their boundary and distances to it."""
+"""Meshes of triangles or tetrahedra: what is checked of them, their measure, their boundary and distances to it."""
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from continua.data.simplices import (
+    Indices,
+    Numbers,
+    distances,
+    distances_to_faces,
+    facets_of,
+    parts_of,
+    signed_volumes,
+)
 from continua.errors import GridError, ShapeError
-
-Numbers = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 INSIDE = 0  # a node that is on no boundary
 HELD = 1  # u = 0 there
-INSULATED = 2  # nothing flows through: the normal slope of u is zero
-FAR = 0.5  # distances are cut here, and are this where there is no such boundary
-AT_ONCE = 2**21  # pairs of nodes and edges that are measured at a time
-FLAT = 1e-12  # of the area of the box around a mesh: a smaller triangle has none
+INSULATED = 2  # nothing flows through, or no force acts: the normal slope of u, or the traction, is zero
+FLAT = 1e-12  # of the box around a mesh: a smaller cell has no size
+CELLS = {2: "triangle", 3: "tetrahedron"}
+MANY = {2: "triangles", 3: "tetrahedra"}
+SIZE = {2: "area", 3: "volume"}
+FACETS = {2: "edge", 3: "face"}
+IN_ORDER = {2: "counter-clockwise", 3: "so that the last is where the right thumb points round the first three"}
 
 
 @dataclass(frozen=True, eq=False)
 class Mesh:
-    """Nodes [n, 2], triangles [m, 3] of their numbers, and the boundary tag of each node.
+    """Nodes [n, 2] or [n, 3], triangles [m, 3] or tetrahedra [m, 4] of their numbers, and the tag of each node.
 
     Tags are ``INSIDE``, ``HELD`` (u = 0) or ``INSULATED`` (∂u/∂ν = 0). What is no mesh of one connected domain is
-    refused: triangles that are inverted, flat or isolated, nodes that no triangle has, a domain that is cut in parts,
-    boundary nodes without a tag.
+    refused: cells that are inverted, flat or isolated, nodes that no cell has, a domain that is cut in parts, boundary
+    nodes without a tag.
     """
 
     points: Numbers
-    triangles: Indices
+    cells: Indices
     tags: Indices
 
     def __post_init__(self) -> None:
         _check_arrays(self)
-        _check_areas(self)
+        _check_volumes(self)
         _check_parts(self)
         _check_tags(self)
 
     def __len__(self) -> int:
         return len(self.points)
 
+    @property
+    def dimension(self) -> int:
+        """2 in the plane, 3 in space."""
+        return self.points.shape[1]
+
     @cached_property
-    def areas(self) -> Numbers:
-        """The area of each triangle; below zero where its nodes go clockwise."""
-        return signed_areas(self.points, self.triangles)
+    def volumes(self) -> Numbers:
+        """The area of each triangle or the volume of each tetrahedron; below zero where it is inverted."""
+        return signed_volumes(self.points, self.cells)
 
     @cached_property
     def weights(self) -> Numbers:
-        """The lumped mass: a third of the area of all triangles around a node. They sum to the area of the domain."""
+        """The lumped mass: an equal share of all cells around a node. They sum to the size of the domain."""
         made = np.zeros(len(self.points))
-        np.add.at(made, self.triangles.reshape(-1), np.repeat(self.areas / 3, 3))
+        corners = self.cells.shape[1]
+        np.add.at(made, self.cells.reshape(-1), np.repeat(self.volumes / corners, corners))
         return made
 
     @cached_property
-    def edges(self) -> Indices:
-        """The edges of the boundary, [k, 2]: those of one triangle alone."""
-        pairs, counts = _edges(self.triangles)
-        return pairs[counts == 1]
+    def facets(self) -> Indices:
+        """The edges [k, 2] or faces [k, 3] of the boundary: those of one cell alone."""
+        found, counts = facets_of(self.cells)
+        return found[counts == 1]
 
     def distances(self, tag: int) -> Numbers:
         """How far each node lies from the boundary with a tag, at most ``FAR``."""
-        on = self.tags[self.edges] == tag
-        # where the two kinds meet the corner is held, so one end is enough for an insulated edge
-        chosen = self.edges[on.any(1) if tag == INSULATED else on.all(1)]
+        on = self.tags[self.facets] == tag
+        # where the two kinds meet the corner is held, so one end is enough for an insulated facet
+        chosen = self.facets[on.any(1) if tag == INSULATED else on.all(1)]
+        if self.dimension == 3:
+            return distances_to_faces(self.points, self.points[chosen])
         return distances(self.points, self.points[chosen[:, 0]], self.points[chosen[:, 1]])
-
-
-def signed_areas(points: Numbers, triangles: Indices) -> Numbers:
-    """Half of the cross product of two sides of each triangle."""
-    a = points[triangles[:, 1]] - points[triangles[:, 0]]
-    b = points[triangles[:, 2]] - points[triangles[:, 0]]
-    found: Numbers = 0.5 * (a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0])
-    return found
-
-
-def distances(points: Numbers, starts: Numbers, ends: Numbers) -> Numbers:
-    """The distance [n] of points to the nearest of some segments, at most ``FAR``."""
-    found = np.full(len(points), FAR)
-    if not len(starts):
-        return found
-    rows = max(1, AT_ONCE // len(starts))
-    along = ends - starts
-    square = np.maximum((along**2).sum(-1), np.finfo(np.float64).tiny)
-    for first in range(0, len(points), rows):
-        part = slice(first, first + rows)
-        from_start = points[part, None] - starts
-        share = np.clip((from_start * along).sum(-1) / square, 0.0, 1.0)
-        gap = from_start - share[..., None] * along
-        found[part] = np.minimum(FAR, np.sqrt((gap**2).sum(-1)).min(-1))
-    return found
-
-
-def boundary_nodes(triangles: Indices) -> Indices:
-    """The numbers of the nodes that lie on an edge of one triangle alone."""
-    pairs, counts = _edges(triangles)
-    found: Indices = np.unique(pairs[counts == 1])
-    return found
-
-
-def _edges(triangles: Indices) -> tuple[Indices, Indices]:
-    """All edges, each once with its lower number first, and of how many triangles it is one."""
-    each = np.concatenate([triangles[:, [0, 1]], triangles[:, [1, 2]], triangles[:, [2, 0]]])
-    pairs, counts = np.unique(np.sort(each, 1), axis=0, return_counts=True)
-    return pairs, counts
 
 
 def _check_arrays(mesh: Mesh) -> None:
     points = mesh.points
-    triangles = mesh.triangles
-    if points.ndim != 2 or points.shape[1] != 2 or not len(points):
-        remedy = "Give points [n, 2] of a plane domain."
-        raise ShapeError("a mesh has nodes in the plane", got=list(points.shape), remedy=remedy)
-    if triangles.ndim != 2 or triangles.shape[1] != 3 or not len(triangles):
-        remedy = "Give triangles [m, 3] of the numbers of their nodes; split other cells into triangles."
-        raise ShapeError("a mesh is made of triangles", got=list(triangles.shape), remedy=remedy)
+    cells = mesh.cells
+    if points.ndim != 2 or points.shape[1] not in CELLS or not len(points):
+        remedy = "Give points [n, 2] of the plane or [n, 3] of space."
+        raise ShapeError("a mesh has nodes in the plane or in space", got=list(points.shape), remedy=remedy)
+    corners = points.shape[1] + 1
+    many = MANY[points.shape[1]]
+    if cells.ndim != 2 or cells.shape[1] != corners or not len(cells):
+        remedy = f"Give {many} [m, {corners}] of the numbers of their nodes; split other cells."
+        where = "the plane" if corners == 3 else "space"
+        raise ShapeError(f"a mesh of {where} is made of {many}", got=list(cells.shape), remedy=remedy)
     if not np.isfinite(points).all():
         bad = int((~np.isfinite(points)).any(1).sum())
-        remedy = "Leave these nodes and their triangles out."
+        remedy = "Leave these nodes and their cells out."
         raise GridError("the nodes of a mesh are finite", got=f"{bad} with NaN or infinity", remedy=remedy)
-    if triangles.min() < 0 or triangles.max() >= len(points):
-        got = f"{triangles.min()} to {triangles.max()}"
-        remedy = "Count nodes from zero."
-        raise GridError(f"triangles name the nodes 0 to {len(points) - 1}", got=got, remedy=remedy)
+    if cells.min() < 0 or cells.max() >= len(points):
+        got = f"{cells.min()} to {cells.max()}"
+        raise GridError(f"{many} name the nodes 0 to {len(points) - 1}", got=got, remedy="Count nodes from zero.")
     if mesh.tags.shape != (len(points),):
         remedy = "Give one tag for each node."
         raise ShapeError(f"{len(points)} nodes have as many tags", got=list(mesh.tags.shape), remedy=remedy)
 
 
-def _check_areas(mesh: Mesh) -> None:
+def _check_volumes(mesh: Mesh) -> None:
     box = np.prod(np.ptp(mesh.points, axis=0))
-    wrong = mesh.areas <= FLAT * box
+    wrong = mesh.volumes <= FLAT * box
     if not wrong.any():
         return
     first = int(np.flatnonzero(wrong)[0])
-    kind = "inverted" if mesh.areas[first] < 0 else "flat"
-    got = f"{int(wrong.sum())} of {len(wrong)} inverted or flat, first triangle {first} ({kind})"
-    remedy = "List the nodes of each triangle counter-clockwise (swap two of them), and leave flat ones out."
-    raise GridError("triangles have a positive area", got=got, remedy=remedy)
+    kind = "inverted" if mesh.volumes[first] < 0 else "flat"
+    cell = CELLS[mesh.dimension]
+    got = f"{int(wrong.sum())} of {len(wrong)} inverted or flat, first {cell} {first} ({kind})"
+    order = IN_ORDER[mesh.dimension]
+    remedy = f"List the nodes of each {cell} {order} (swap two of them), and leave flat ones out."
+    raise GridError(f"{MANY[mesh.dimension]} have a positive {SIZE[mesh.dimension]}", got=got, remedy=remedy)
 
 
 def _check_parts(mesh: Mesh) -> None:
+    cell = CELLS[mesh.dimension]
+    many = MANY[mesh.dimension]
+    facet = FACETS[mesh.dimension]
     used = np.zeros(len(mesh.points), dtype=bool)
-    used[mesh.triangles] = True
+    used[mesh.cells] = True
     if not used.all():
         first = int(np.flatnonzero(~used)[0])
         got = f"{int((~used).sum())} in none, first node {first}"
-        raise GridError("every node belongs to a triangle", got=got, remedy="Remove the isolated nodes.")
-    pairs, counts = _edges(mesh.triangles)
+        raise GridError(f"every node belongs to a {cell}", got=got, remedy="Remove the isolated nodes.")
+    _, counts = facets_of(mesh.cells)
     if counts.max() > 2:
-        got = f"{int((counts > 2).sum())} edges of three or more"
-        raise GridError("an edge belongs to one or two triangles", got=got, remedy="Remove doubled triangles.")
-    sizes = _part_sizes(mesh.triangles, pairs)
+        got = f"{int((counts > 2).sum())} {facet}s of three or more"
+        raise GridError(f"each {facet} belongs to one or two {many}", got=got, remedy=f"Remove doubled {many}.")
+    sizes = np.bincount(parts_of(mesh.cells))
     if len(sizes) > 1:
         alone = int((sizes == 1).sum())
-        got = f"{len(sizes)} parts, {alone} of them a single isolated triangle"
-        remedy = "Remove isolated triangles, move holes that cut the domain, or answer each part as a mesh of its own."
-        raise GridError("the triangles of a mesh hang together by their edges", got=got, remedy=remedy)
-
-
-def _part_sizes(triangles: Indices, pairs: Indices) -> Indices:
-    """How many triangles each part has, where neighbours share an edge."""
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
-
-    each = np.concatenate([triangles[:, [0, 1]], triangles[:, [1, 2]], triangles[:, [2, 0]]])
-    width = int(triangles.max()) + 1
-    sorted_each = np.sort(each, 1)
-    names = np.searchsorted(pairs[:, 0] * width + pairs[:, 1], sorted_each[:, 0] * width + sorted_each[:, 1])
-    owners = np.tile(np.arange(len(triangles)), 3)
-    graph = coo_matrix((np.ones(len(names)), (owners, names)), shape=(len(triangles), len(pairs))).tocsr()
-    _, parts = connected_components(graph @ graph.T, directed=False)
-    sizes: Any = np.bincount(parts)
-    return np.asarray(sizes, dtype=np.int64)
+        got = f"{len(sizes)} parts, {alone} of them a single isolated {cell}"
+        remedy = f"Remove isolated {many}, move holes that cut the domain, or answer each part as a mesh of its own."
+        raise GridError(f"the {many} of a mesh hang together by their {facet}s", got=got, remedy=remedy)
 
 
 def _check_tags(mesh: Mesh) -> None:
@@ -182,7 +149,7 @@ def _check_tags(mesh: Mesh) -> None:
     if not known.all():
         raise GridError("a boundary tag has a meaning", got=int(mesh.tags[~known][0]), remedy=tags_said)
     on_boundary = np.zeros(len(mesh.points), dtype=bool)
-    on_boundary[mesh.edges] = True
+    on_boundary[mesh.facets] = True
     missing = on_boundary & (mesh.tags == INSIDE)
     if missing.any():
         got = f"{int(missing.sum())} of {int(on_boundary.sum())} without"

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from continua.data.mesh import HELD, INSIDE, INSULATED, Indices, Mesh, Numbers, distances, signed_areas
+from continua.data.mesh import HELD, INSIDE, INSULATED, Mesh
+from continua.data.simplices import Indices, Numbers, distances, signed_volumes
 from continua.errors import ConfigError, SolveError
 
 GAP = 0.09  # between two boundaries, and from a hole to itself
@@ -70,7 +71,7 @@ def meshed(polygon: Polygon, n: int, draw: np.random.Generator) -> Mesh:
         keep = np.sort(draw.permutation(len(within))[: n - len(boundary)])
         points = np.concatenate([boundary, within[keep]])
         triangles = _delaunay(polygon, points)
-        areas = signed_areas(points, triangles)
+        areas = signed_volumes(points, triangles)
         every = np.concatenate([tags, np.full(len(keep), INSIDE)])
         whole = abs(areas.sum() - polygon.area) < 1e-9 and len(np.unique(triangles)) == n
         if whole and areas.min() > 1e-3 * areas.mean():
@@ -182,10 +183,10 @@ def _delaunay(polygon: Polygon, points: Numbers) -> Indices:
 
     triangles = Delaunay(points).simplices.astype(np.int64)
     triangles = triangles[polygon.contains(points[triangles].mean(1))]
-    turned = signed_areas(points, triangles) < 0
+    turned = signed_volumes(points, triangles) < 0
     triangles[turned] = triangles[turned][:, ::-1]
     box = np.prod(np.ptp(points, axis=0))
-    flat = np.abs(signed_areas(points, triangles)) <= 1e-10 * box  # along a straight edge of the boundary
+    flat = np.abs(signed_volumes(points, triangles)) <= 1e-10 * box  # along a straight edge of the boundary
     found: Indices = triangles[~flat]
     return found
 

@@ -16,7 +16,7 @@ from continua.operators.linear import linear
 from continua.operators.operator import Context, Operands, Operator, local, read_late
 from continua.operators.waves import Transform, Waves
 from continua.operators.weights import Sampled, Weight, sample
-from continua.typing import Args, Tensor
+from continua.typing import Args, Float, Tensor
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,20 @@ class Convolving:
     def __call__(self, z: float, x: Tensor, args: WaveOperands) -> Tensor:
         """To the waves, mixed there, and back."""
         w = args.weights.at(z)
-        v = self.transform.analyse(x, args.there).movedim(2, 0).flatten(2)  # [w, b, 2c]
-        mixed = torch.bmm(v, w["kernel"]).unflatten(-1, (2, -1)).movedim(0, 2)  # [b, 2, w, d]
+        mixed = multiplied(self.transform.analyse(x, args.there), w["kernel"])
         y = self.transform.synthesise(mixed, args.back)  # [b, t, d]
         return self.phi(y + linear(x, w["beside"], w["bias"]) if "beside" in w else y)
+
+
+def multiplied(v: Float[Tensor, "b 2 w c"], kernel: Float[Tensor, "2 w c d"]) -> Float[Tensor, "b 2 w d"]:
+    """v_k R_k for each wave, in real numbers: both parts of v by the real and by the imaginary part of R."""
+    count = len(v)
+    both = v.permute(2, 1, 0, 3).flatten(1, 2)  # [w, (2 b), c]
+    by_real = torch.bmm(both, kernel[0])
+    by_imaginary = torch.bmm(both, kernel[1])
+    real = by_real[:, :count] - by_imaginary[:, count:]
+    imaginary = by_imaginary[:, :count] + by_real[:, count:]
+    return torch.stack([real, imaginary]).permute(2, 0, 1, 3)
 
 
 @register
@@ -76,9 +86,9 @@ class SpectralConvolution(Operator):
         self.bias = weights.field("zd", role=SHIFT) if beside else None
 
     def read(self, grids: Grids, late: bool = False) -> Sampled:
-        """R_k as real blocks, the map beside and its bias."""
+        """R_k in its two parts, the map beside and its bias."""
         weights = {
-            "kernel": Weight(self.kernel, "c", self._blocks),
+            "kernel": Weight(self.kernel, "c", self._parts),
             "beside": Weight(self.beside, "c"),
             "bias": Weight(self.bias),
         }
@@ -90,7 +100,6 @@ class SpectralConvolution(Operator):
         f = Convolving(transform, self.phi)
         return Bound(f, read_late(read.reading), local), WaveOperands(read.weights, there, back)
 
-    def _blocks(self, values: Tensor) -> Tensor:
-        """[z?, 2w, d, c] → [z?, w, 2c, 2d]: multiplication by a complex matrix, in real numbers."""
-        real, imaginary = (part.mT for part in values.unflatten(-3, (2, self.count)).unbind(-4))
-        return torch.cat([torch.cat([real, imaginary], -1), torch.cat([-imaginary, real], -1)], -2)
+    def _parts(self, values: Tensor) -> Tensor:
+        """[z?, 2w, d, c] → [z?, 2, w, c, d]: the real and the imaginary part of each R_k."""
+        return values.unflatten(-3, (2, self.count)).mT

@@ -17,7 +17,15 @@ from continua.recipes.functions import (
     fields,
     navier_stokes,
 )
-from continua.recipes.meshes import PoissonSettings, poisson
+from continua.recipes.meshes import (
+    DiffusionSettings,
+    ElasticitySettings,
+    MeshSettings,
+    PoissonSettings,
+    diffusion3d,
+    elasticity,
+    poisson,
+)
 from continua.recipes.recipe import SHIPPED, Bundle, Recipe, build, parse
 from continua.recipes.runs import changes_of, resume, start, tokens_of
 from continua.recipes.text import TextSettings, text
@@ -47,8 +55,13 @@ __all__ = [
     "changes_of",
     "cheatsheet",
     "elastic",
+    "DiffusionSettings",
+    "ElasticitySettings",
+    "MeshSettings",
     "PoissonSettings",
     "parse",
+    "diffusion3d",
+    "elasticity",
     "poisson",
     "resume",
     "start",

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from continua.data.generation import generator_for
-from continua.data.poisson import MeshPairs
+from continua.data.mesh_pairs import MeshPairs
 from continua.errors import ConfigError
 from continua.models import Batch
 from continua.tasks.functions import predict, relative

@@ -53,7 +53,7 @@ def written(
     data = {"f": 1.0 + mesh.points[:, 0]}
     if tags is not False:
         data["boundary"] = mesh.tags if tags is True else tags
-    cells = mesh.triangles if triangles is None else triangles
+    cells = mesh.cells if triangles is None else triangles
     meshio.Mesh(np.c_[flat, np.zeros(len(flat))], [("triangle", cells)], point_data=data).write(path)
     return path
 
@@ -65,7 +65,7 @@ def test_a_mesh_is_answered_as_vtk_with_a_picture(run: Path, mesh: Mesh, tmp_pat
         assert done.exit_code == 0, done.exception
         found = meshio.read(tmp_path / name)
         assert np.abs(found.points[:, :2] - mesh.points).max() < 1e-12
-        assert (found.cells_dict["triangle"] == mesh.triangles).all()
+        assert (found.cells_dict["triangle"] == mesh.cells).all()
         assert np.isfinite(found.point_data["u"]).all()
         assert np.ptp(found.point_data["u"]) > 0
     assert (tmp_path / "u.png").read_bytes()[:4] == b"\x89PNG"
@@ -83,9 +83,9 @@ def test_the_unit_of_length_does_not_matter_with_fit(run: Path, mesh: Mesh, tmp_
 
 
 def test_tagged_lines_say_what_holds_where(mesh: Mesh, tmp_path: Path) -> None:
-    kinds = np.where((mesh.tags[mesh.edges] == HELD).all(1), HELD, INSULATED)
-    cells = [("triangle", mesh.triangles), ("line", mesh.edges)]
-    marks = {"gmsh:physical": [np.full(len(mesh.triangles), 9), kinds]}
+    kinds = np.where((mesh.tags[mesh.facets] == HELD).all(1), HELD, INSULATED)
+    cells = [("triangle", mesh.cells), ("line", mesh.facets)]
+    marks = {"gmsh:physical": [np.full(len(mesh.cells), 9), kinds]}
     data = {"f": np.ones(len(mesh))}
     points = np.c_[mesh.points, np.zeros(len(mesh))]
     meshio.Mesh(points, cells, point_data=data, cell_data=marks).write(tmp_path / "in.vtu")
@@ -101,26 +101,26 @@ def test_a_boundary_without_tags_may_be_said_to_be_held(run: Path, mesh: Mesh, t
 
 def only(mesh: Mesh, chosen: Any) -> Any:
     """Some triangles of a mesh with the nodes they have."""
-    used, triangles = np.unique(mesh.triangles[chosen], return_inverse=True)
+    used, triangles = np.unique(mesh.cells[chosen], return_inverse=True)
     return SimpleNamespace(
-        points=mesh.points[used], tags=np.maximum(mesh.tags[used], HELD), triangles=triangles.reshape(-1, 3)
+        points=mesh.points[used], tags=np.maximum(mesh.tags[used], HELD), cells=triangles.reshape(-1, 3)
     )
 
 
 def cut(mesh: Mesh) -> Any:
     """A hole from one side to the other."""
-    return only(mesh, abs(mesh.points[mesh.triangles].mean(1)[:, 0] - 0.25) > 0.06)
+    return only(mesh, abs(mesh.points[mesh.cells].mean(1)[:, 0] - 0.25) > 0.06)
 
 
 def lonely(mesh: Mesh) -> Any:
     """A triangle that lost its neighbours."""
-    left = mesh.points[mesh.triangles].mean(1)[:, 0]
+    left = mesh.points[mesh.cells].mean(1)[:, 0]
     return only(mesh, (left > 0.4) | (np.arange(len(left)) == left.argmin()))
 
 
 def wrong(name: str, place: Path, mesh: Mesh) -> Path:
     """A mesh file that cannot be answered."""
-    turned = mesh.triangles.copy()
+    turned = mesh.cells.copy()
     turned[7] = turned[7][::-1]
     moved = mesh.points.copy()
     moved[moved[:, 0] > 0.8] += 0.3

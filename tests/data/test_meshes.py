@@ -5,10 +5,13 @@ import pytest
 import torch
 
 from continua.data import mesh_store
-from continua.data.mesh import FAR, HELD, INSULATED, Mesh
+from continua.data.mesh import HELD, INSULATED, Mesh
+from continua.data.mesh_features import POISSON, features
 from continua.data.mesh_store import generated_meshes
-from continua.data.poisson import CHANNELS, Source, _wave_numbers, features, poisson_meshes, solved
+from continua.data.poisson import WAVES, poisson_meshes, solved
 from continua.data.polygons import Polygon, meshed, random_polygon
+from continua.data.simplices import FAR
+from continua.data.sources import Source, wave_numbers
 from continua.errors import ConfigError, ContinuaError
 from tests.measure import slope
 
@@ -28,7 +31,7 @@ def test_a_mesh_has_the_nodes_that_were_asked_for_and_the_area_of_its_polygon() 
         assert len(mesh) == 300 + 37 * i
         assert mesh.weights.sum() == pytest.approx(chosen.area, rel=1e-9)
         assert mesh.weights.min() > 0
-        on_boundary = np.unique(mesh.edges)
+        on_boundary = np.unique(mesh.facets)
         assert chosen.distance(mesh.points[on_boundary]).max() < 1e-12
         assert set(mesh.tags[on_boundary]) <= {HELD, INSULATED}
         holes += len(chosen.rings) - 1
@@ -46,11 +49,11 @@ def test_the_lumped_mass_integrates_at_second_order() -> None:
 
 def test_finite_elements_find_a_solution_that_is_known() -> None:
     """−Δu = 2π²u for u = sin πx sin πy = ½ cos π(x − y) − ½ cos π(x + y)."""
-    numbers = _wave_numbers()
+    numbers = wave_numbers(2, WAVES)
     sizes = np.zeros(len(numbers))
     sizes[(numbers == (1, -1)).all(1)] = np.pi**2
     sizes[(numbers == (1, 1)).all(1)] = -(np.pi**2)
-    source = Source(0.0, sizes, np.zeros(len(numbers)))
+    source = Source(numbers, 0.0, sizes, np.zeros(len(numbers)))
 
     def error(n: int, order: int) -> float:
         mesh = meshed(SQUARE, n, np.random.default_rng(0))
@@ -67,11 +70,11 @@ def test_a_set_is_a_function_of_its_seed_and_no_two_meshes_are_alike() -> None:
     assert torch.equal(few.inputs[:2], again.inputs)
     assert torch.equal(few.outputs[:2], again.outputs)
     assert few.part(slice(0, 2)).sha256 == again.sha256
-    assert few.inputs.shape == (3, 300, len(CHANNELS))
+    assert few.inputs.shape == (3, 300, POISSON.channels)
     assert not torch.equal(few.points[0], few.points[1])
-    held = few.inputs[..., 1] > 0
+    held = few.inputs[..., 1] > 1 - 1e-6  # on the boundary itself its mark is one
     assert float(few.outputs[..., 0][held].abs().max()) < 1e-12
-    assert int(few.triangles_of(1).max()) == 299
+    assert int(few.cells_of(1).max()) == 299
 
 
 def test_the_same_problem_in_a_finer_mesh_has_the_same_answer() -> None:
@@ -134,7 +137,8 @@ WRONG = {
     "NaN": (np.where(POINTS == 0.5, np.nan, POINTS), TRIANGLES, TAGS, "NaN"),
     "numbers of other nodes": (POINTS, TRIANGLES + 1, TAGS, "0 to 4"),
     "quadrilaterals": (POINTS, np.array([[0, 1, 2, 3]]), TAGS, "triangles"),
-    "in space": (np.zeros((5, 3)), TRIANGLES, TAGS, "plane"),
+    "triangles in space": (np.zeros((5, 3)), TRIANGLES, TAGS, "tetrahedra"),
+    "on a line": (np.zeros((5, 1)), TRIANGLES, TAGS, "in the plane or in space"),
     "too few tags": (POINTS, TRIANGLES, TAGS[:3], "tags"),
 }
 
@@ -155,7 +159,7 @@ def test_what_is_no_mesh_is_refused_in_a_sentence_with_a_remedy(name: str) -> No
 def test_a_mesh_of_the_plane_is_accepted() -> None:
     mesh = Mesh(POINTS, TRIANGLES, TAGS)
     assert mesh.weights.sum() == pytest.approx(1.0)
-    assert features(mesh, np.ones(5)).shape == (5, len(CHANNELS))
+    assert features(mesh, np.ones(5)).shape == (5, POISSON.channels)
     with pytest.raises(ContinuaError, match="as many sources"):
         features(mesh, np.ones(4))
 

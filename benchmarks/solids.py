@@ -1,0 +1,219 @@
+"""Diffusion in random solids: ours beside Transolver and FLARE, learned at 2,000 points, asked at 32,768; time over n.
+
+    python benchmarks/solids.py               # everything that is not in results/solids-runs.jsonl yet
+    python benchmarks/solids.py --only time   # how time grows with the points
+    python benchmarks/solids.py --quick       # a smoke run
+
+Training points are random nodes of meshes of 6,000 nodes; test solids are other ones, at as many points and at 32,768
+nodes of meshes of that size. The rest is as in ``polygons.py``, whose rates, optimiser and schedule these runs have.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import polygons_peers as peers
+import torch
+from common import RESULTS, Row, environment, interleaved, write
+from polygons import OURS, RATES, keep, kept
+
+from continua.axes import Grid
+from continua.data.mesh_features import DIFFUSION
+from continua.data.mesh_pairs import MeshPairs
+from continua.data.mesh_store import generated_meshes
+from continua.models import Batch
+from continua.recipes.meshes import TEST, DiffusionSettings, model_of, optimiser_of, seed_of, solids_of
+from continua.tasks.functions import predict
+from continua.tasks.meshes import OnMeshes
+
+PEERS = ("Transolver", "FLARE")
+MODELS = (OURS, *PEERS)
+SIZES = (4096, 8192, 16_384, 32_768, 65_536)
+TIME = "time"
+RATE = {OURS: 1, "Transolver": 0, "FLARE": 1}  # those that polygons.py chose
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The data of all runs, and the CPU seconds of each."""
+
+    settings: DiffusionSettings
+    seconds: float
+    tests: int
+
+    @cached_property
+    def task(self) -> OnMeshes:
+        """The training solids, and the validation ones."""
+        return solids_of(self.settings)
+
+    @cached_property
+    def test(self) -> dict[str, MeshPairs]:
+        """Test solids at few and at many points."""
+        s = self.settings
+        seed = seed_of(s, TEST)
+        sizes = {f"{n} points": n for n in (s.points, s.finer)}
+        return {name: generated_meshes(self.tests, n, seed, equation=DIFFUSION) for name, n in sizes.items()}
+
+
+CONTEST = Contest(DiffusionSettings(), 60.0, 8)
+QUICK = Contest(DiffusionSettings(train=4, held_out=2, points=1000, finer=6000), 1.0, 1)
+
+
+def stepper(contest: Contest, name: str, seed: int) -> tuple[Any, Callable[[int, float], None]]:
+    """A model with fresh weights, and what takes step i of its training at a share of the learning rate."""
+    lr, matrix_lr = RATES[RATE[name]]
+    task = contest.task
+    if name in PEERS:
+        spread = float(task.train[0].outputs.std())
+        peer = peers.made(name, DIFFUSION, spread, seed)
+        trained = peers.Trained(peer, lr, matrix_lr)
+        return peer, lambda step, factor: trained.step(task, seed, step, factor)
+    settings = replace(contest.settings, lr=lr, matrix_lr=matrix_lr, weights=seed)
+    model = model_of(task, settings, DIFFUSION)
+    model.check = False
+    made = optimiser_of(settings).make(model)
+
+    def step(number: int, factor: float) -> None:
+        example = task.example(seed, number)
+        made.zero_grad()
+        (task.loss(model(example.batch), example) / example.count).backward()
+        made.step(factor)
+
+    return model, step
+
+
+def prices(contest: Contest) -> dict[str, float]:
+    """CPU seconds of a step of every model, in interleaved rounds of two steps."""
+    steps = {name: stepper(contest, name, 0)[1] for name in MODELS}
+
+    def two(name: str) -> float:
+        start = time.process_time()
+        for number in range(2):
+            steps[name](number, 0.1)
+        return (time.process_time() - start) / 2
+
+    seen = interleaved({name: lambda name=name: two(name) for name in MODELS}, 4, 1)
+    return {name: statistics.median(values) for name, values in seen.items()}
+
+
+def run(contest: Contest, name: str, seed: int, steps: int) -> dict[str, float]:
+    """Train once, and measure at few and at many points."""
+    model, step = stepper(contest, name, seed)
+    start = time.process_time()
+    for number in range(steps):
+        step(number, peers.factor(number, steps))
+    found = {"cpu seconds": time.process_time() - start, "validation": float(contest.task.errors(model).mean())}
+    for size, pairs in contest.test.items():
+        each = [float(contest.task.errors(model, pairs.part(slice(i, i + 1)))[0]) for i in range(len(pairs))]
+        found[size] = statistics.mean(each)
+    return found | {"steps": steps}
+
+
+def times(contest: Contest, sizes: tuple[int, ...], rounds: int) -> dict[str, dict[str, float]]:
+    """CPU seconds to answer one solid at more and more points, in interleaved rounds of one process."""
+    generator = torch.Generator().manual_seed(0)
+    models = {name: stepper(contest, name, 0)[0] for name in MODELS}
+
+    def asked(name: str, n: int) -> float:
+        points = torch.rand(1, n, 3, generator=generator)
+        batch = Batch(
+            torch.randn(1, n, DIFFUSION.channels, generator=generator), grid=Grid(points, torch.full((1, n), 1 / n))
+        )
+        start = time.process_time()
+        predict(models[name], batch)
+        return time.process_time() - start
+
+    work = {(name, n): lambda name=name, n=n: asked(name, n) for name in MODELS for n in sizes}
+    seen = interleaved(work, rounds, 1)
+    return {name: {str(n): statistics.median(seen[name, n]) for n in sizes} for name in MODELS}
+
+
+def compete(contest: Contest, seeds: int, path: Path, only: list[str]) -> None:
+    """Prices, runs and times that are not kept yet."""
+    torch.set_num_threads(1)
+    if "prices" not in kept(path):
+        keep(path, "prices", prices(contest))
+    cost = kept(path)["prices"]
+    print("CPU milliseconds a step: " + ", ".join(f"{k} {1e3 * v:.1f}" for k, v in cost.items()), flush=True)
+    for seed in range(seeds):
+        for name in MODELS:
+            key = key_of(contest, name, seed)
+            if name not in only or key in kept(path):
+                continue
+            found = run(contest, name, seed, max(10, round(contest.seconds / cost[name])))
+            keep(path, key, found)
+            print(f"{key}: " + ", ".join(f"{k} {v:.4g}" for k, v in found.items()), flush=True)
+    if TIME in only and TIME not in kept(path):
+        keep(path, TIME, times(contest, SIZES if contest is CONTEST else SIZES[:2], 5))
+
+
+def key_of(contest: Contest, name: str, seed: int) -> str:
+    """The name of a run."""
+    return f"{name} | seed {seed} | {contest.seconds:g} s"
+
+
+def table(contest: Contest, seeds: int, path: Path) -> list[Row]:
+    """Errors at few and many points beside the best peer, and how time grows from size to size."""
+    done = kept(path)
+    keys = {name: [key_of(contest, name, seed) for seed in range(seeds)] for name in MODELS}
+    runs = {name: [done[key] for key in every if key in done] for name, every in keys.items()}
+    runs = {name: found for name, found in runs.items() if found}
+    few, many = contest.test
+    rows = []
+    for what in (few, many):
+        rival = min(statistics.mean(r[what] for r in runs[name]) for name in PEERS if name in runs)
+        for name, found in runs.items():
+            values = [r[what] for r in found]
+            mean = statistics.mean(values)
+            target, held = (f"≤ {rival:.4f} (best peer)", mean <= rival) if name == OURS else ("", None)
+            rows.append(Row(f"{what}: {name}", mean, min(values), max(values), "", target, held))
+    for name, found in runs.items():
+        each = [r[many] / r[few] for r in found]
+        rows.append(Row(f"{many} / {few}: {name}", statistics.mean(each), min(each), max(each), "×"))
+    for name, seen in done[TIME].items():
+        sizes = sorted(int(n) for n in seen)
+        growth = seen[str(sizes[-1])] / seen[str(sizes[0])] / (sizes[-1] / sizes[0])
+        target, held = ("≤ 1.25 (linear: 1)", growth <= 1.25) if name == OURS else ("", None)
+        said = f"time a point at {sizes[-1]} / at {sizes[0]} points: {name}"
+        rows.append(Row(said, growth, growth, growth, "×", target, held))
+    return rows
+
+
+def main() -> None:
+    """Run what is missing, and write the table when ours and a peer are there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", nargs="*", choices=(*MODELS, TIME), default=[*MODELS, TIME])
+    parser.add_argument("--seconds", type=float, default=CONTEST.seconds, help="of a run: CPU time")
+    given = parser.parse_args()
+    contest = QUICK if given.quick else CONTEST
+    if not given.quick and given.seconds != CONTEST.seconds:
+        contest = replace(CONTEST, seconds=given.seconds)
+    path = RESULTS / f"solids-{'quick' if given.quick else 'runs'}.jsonl"
+    compete(contest, given.seeds, path, given.only)
+    done = kept(path)
+    if TIME not in done or not all(key_of(contest, name, 0) in done for name in (OURS, PEERS[0])):
+        return
+    rows = table(contest, given.seeds, path)
+    for row in rows:
+        print(f"{row.name:<60} {row.shown:<28} {row.target:<24} {row.verdict}")
+    if given.quick:
+        path.unlink()
+        return
+    facts = {"seconds": contest.seconds, "seeds": given.seeds, "data": contest.task.train[0].sha256, "runs": done}
+    print(f"\nwritten: {write('solids', rows, environment=environment(), **facts)}")
+
+
+if __name__ == "__main__":
+    main()
