@@ -22,7 +22,7 @@ import depth
 import torch
 import torch.nn.functional as F
 from common import Estimate, Row, cpu_seconds, environment, estimate, interleaved, peak_bytes, ratio, row, write
-from compiled_before import before
+from compiled_before import before, starts
 from rich.console import Console
 from rich.table import Table
 from special_case import SHAPE, hugging_face
@@ -261,9 +261,10 @@ def solver_rows(size: Any, rounds: int, whole: float, searched: float) -> list[R
 
 
 def main() -> None:
-    parts = {"held": held, "token": token, "training": training, "solvers": solvers, "before": before}
+    parts = {"held": held, "token": token, "training": training, "solvers": solvers}
+    beside = {"before": before, "starts": starts}
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--only", choices=list(parts), action="append", help="one part; may be repeated")
+    options.add_argument("--only", choices=[*parts, *beside], action="append", help="one part; may be repeated")
     options.add_argument("--rounds", type=int, default=15)
     options.add_argument("--before", metavar="FOLDER", help="a checkout of version 0.1")
     chosen = options.parse_args()
@@ -271,10 +272,10 @@ def main() -> None:
     warnings.simplefilter("ignore")
     console = Console()
     rows: list[Row] = []
-    for name in chosen.only or parts:
+    for name in chosen.only or [*parts, *beside]:
         console.print(f"[dim]{name} …[/]")
         torch._dynamo.reset()
-        rows += before(chosen.rounds, chosen.before) if name == "before" else parts[name](chosen.rounds)  # type: ignore[operator]
+        rows += beside[name](chosen.rounds, chosen.before) if name in beside else parts[name](chosen.rounds)
     table = Table("what", "got", "target", "")
     for line in rows:
         table.add_row(line.name, line.shown, line.target, line.verdict)

@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from common import Estimate, Row, interleaved, ratio, row
 
@@ -31,6 +30,11 @@ IMPORT = (
     "import torch, time; s = time.process_time(); import continua; continua.Transformer; d = time.process_time() - s"
 )
 HELP = "import time, sys; sys.argv = ['continua', '--help']; from continua.cli import main; main()"
+STARTS = {
+    "import torch, continua": "import torch, continua",
+    "the first use of continua behind torch": f"{IMPORT}; print(d)",
+    "continua --help": HELP,
+}
 TARGET = "≤ 1.01, or 1.00 inside and ≤ 1.03"
 AS_BEFORE = 1.05  # of starts, whose times scatter more
 
@@ -209,28 +213,25 @@ def within(got: Estimate) -> bool:
     return got.median <= 1.01 or (got.low <= 1.0 and got.high <= 1.03)
 
 
-def starts(now: Path, first: Path, rounds: int) -> list[Row]:
-    """Importing the package behind torch, and the command's help."""
-    rows = []
-    codes = {
-        "import torch, continua": "import torch, continua",
-        "the first use of continua behind torch": f"{IMPORT}; print(d)",
-        "continua --help": HELP,
-    }
-    for name, code in codes.items():
-        sides: dict[str, Any] = {"now": now, "0.1": first}
-        cases = {side: (lambda package=package, code=code: started(package, code)) for side, package in sides.items()}
-        seen = interleaved(cases, rounds, 2)
-        got = ratio(seen["now"], seen["0.1"])
-        rows.append(row(f"{name} / version 0.1", got, target=f"≤ {AS_BEFORE}", held=got.median <= AS_BEFORE))
-    return rows
+def start(now: Path, first: Path, name: str, rounds: int) -> Row:
+    """One start, both versions in turns."""
+    sides = {"now": now, "0.1": first}
+    cases = {side: (lambda package=package: started(package, STARTS[name])) for side, package in sides.items()}
+    seen = interleaved(cases, rounds, 2)
+    got = ratio(seen["now"], seen["0.1"])
+    return row(f"{name} / version 0.1", got, target=f"≤ {AS_BEFORE}", held=got.median <= AS_BEFORE)
 
 
 def before(rounds: int, folder: str | None) -> list[Row]:
-    """Eager training steps of special_case.py, family.py and training.py, and starts, beside those of version 0.1."""
-    now = HERE.parent
+    """Eager training steps of special_case.py, family.py and training.py beside those of version 0.1."""
     with checkout(folder) as first:
-        return [*(steps(now, first, case, rounds) for case in CASES), *starts(now, first, rounds)]
+        return [steps(HERE.parent, first, case, rounds) for case in CASES]
+
+
+def starts(rounds: int, folder: str | None) -> list[Row]:
+    """Importing the package behind torch, and the command's help, beside those of version 0.1."""
+    with checkout(folder) as first:
+        return [start(HERE.parent, first, name, rounds) for name in STARTS]
 
 
 if __name__ == "__main__":

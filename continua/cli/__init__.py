@@ -13,9 +13,9 @@ from continua.cli.datasets import app as datasets
 from continua.cli.deploy import export, gather, plan, serve, studio
 from continua.cli.failures import report
 from continua.cli.learning import finetune
+from continua.cli.named import Late, named
 from continua.cli.options import Device, Threads, ready
 from continua.cli.reading import classify, embed
-from continua.cli.simulate.command import app as simulations
 from continua.cli.speaking import chat, generate, transcribe
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+simulations = Late("continua.cli.simulate.command", "Tokens as particles: simulate, measure, draw and film them.")
 app.add_typer(simulations, name="simulate")
 app.add_typer(datasets, name="data")
 for command in (export, gather, plan, serve, studio, classify, embed, generate, finetune, transcribe, chat, predict):
@@ -335,9 +336,9 @@ def compare(
 def main() -> None:
     """Run a command; whatever ends it is answered with one sentence instead of a traceback."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin stop one another: benchmarks/threads.py
-    words = sys.argv[1:]
-    debug = "--debug" in words
+    debug = "--debug" in sys.argv[1:]
+    words = [word for word in sys.argv[1:] if word != "--debug"]
     try:
-        app(args=[word for word in words if word != "--debug"])
+        named(app, words)(args=words)
     except Exception as error:
         sys.exit(report(error, debug))

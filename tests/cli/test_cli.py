@@ -5,10 +5,12 @@ import sys
 
 import pytest
 import torch
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import continua as ct
 from continua.cli import app
+from continua.cli.named import named
 from tests.commands import command, typed
 
 RUN = CliRunner()
@@ -23,6 +25,16 @@ def test_help_explains_the_commands_without_importing_torch():
     assert done.returncode == 0, done.stderr
     assert "demo" in done.stdout
     assert "inspect" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], [], ["nonsense"], ["fti"], ["fit", "--help"], ["simulate"], ["data", "build"]]
+)
+def test_commands_that_are_not_named_need_no_options(words):
+    whole = RUN.invoke(app, words)
+    quick = RUN.invoke(named(app, words), words)
+    assert (quick.output, quick.exit_code) == (whole.output, whole.exit_code)
+    assert sum(len(command.params) for command in get_command(named(app, ["fit"])).commands.values()) < 30
 
 
 def test_version_is_the_package_version():

@@ -15,7 +15,7 @@ from continua.cli.options import Threads, ready
 from continua.cli.simulate.settings import Circle, MeanField, Phase, Shared, Sphere, asked
 from continua.errors import ConfigError, nearest
 
-app = typer.Typer(help="Tokens as particles: simulate, measure, draw and film them.", no_args_is_help=True)
+app = typer.Typer()
 AGAIN = ("resume", "anew")
 FIRST = ("beta", "d", "n", "until", "interaction", "seed")  # the order in which help names them; the others follow
 
