@@ -3,7 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
+
+from torch import nn
 
 from continua.axes import ALIASES, Axes, Axis, Counting, LeftEnd, Nested, Points, mass_of
 from continua.config import from_plain, register, to_plain
@@ -166,9 +168,9 @@ class ByBasis:
             raise ConfigError("a calibration is along some of d h z m e p", got=repr(along), remedy=remedy)
 
     def _basis(self, letter: Letter) -> Basis:
-        """A fresh copy: generated bases have parameters, and fields must not share them by accident."""
-        basis: Basis = from_plain(to_plain(self.bases[ALIASES.get(letter, letter)]))
-        return basis
+        """The basis along ``letter``; a fresh copy of one with parameters, which fields must not share by accident."""
+        basis = self.bases[ALIASES.get(letter, letter)]
+        return cast(Basis, from_plain(to_plain(basis))) if isinstance(basis, nn.Module) else basis
 
     def field(self, letters: str, std: float = 0.0, mean: float = 0.0, role: Role | None = None) -> Field:
         """Expand over the letters; ``z`` is left out where no basis in depth is given."""
