@@ -51,6 +51,7 @@ from continua.operators import Context, Mask, Parts
 from continua.settings import checked
 from continua.typing import Args, Letter, Tensor
 
+ONCE = Direct()  # what is collected along the way
 NATIVE = at(d=128, h=4, z=6)  # of a continuous model, unless another is asked for
 
 
@@ -290,7 +291,7 @@ class Transformer(ModelBase):
     def _adjoint(self, context: Context | None) -> Adjoint:
         """What a context collects along the way is collected once, so nothing is walked again then."""
         once = context is not None and (context.cache is not None or context.record is not None)
-        return Direct() if once else self.execution.adjoint
+        return ONCE if once else self.execution.adjoint
 
     def _context(self, batch: Batch, context: Context | None) -> Context:
         late = self._adjoint(context).reads_late and torch.is_grad_enabled()

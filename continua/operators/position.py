@@ -97,7 +97,7 @@ class Rotary(Position):
         return constants.numbers(plain(self.base, width), e.nodes.device, e.nodes.dtype)
 
     def where(self, nodes: Float[Tensor, "*b n k"], args: Any) -> Any:
-        """Cosine and sine of each angle, twice: for both halves of the pairs."""
+        """Cosine and sine of each angle for both halves of the pairs, the sines of the first half negative."""
         nodes = nodes.to(constants.at_least_single(nodes.dtype))
         frequencies = args.to(nodes)
         if isinstance(self.stretch, DynamicStretch):
@@ -110,16 +110,15 @@ class Rotary(Position):
             is_long = nodes.detach().amax(-2, keepdim=True) >= self.stretch.length
             frequencies = torch.where(is_long, constants.numbers(long, nodes.device, nodes.dtype), frequencies)
         angle = nodes * frequencies
-        angle = torch.cat([angle, angle], -1)
         if angle.dim() == 3:
             angle = angle[:, None]
         cos, sin = angle.cos(), angle.sin()
         if self.stretch is not None and self.stretch.gain != 1:
             cos, sin = cos * self.stretch.gain, sin * self.stretch.gain
-        return cos.to(args), sin.to(args)
+        return torch.cat([cos, cos], -1).to(args), torch.cat([-sin, sin], -1).to(args)
 
     def turn(self, x: Float[Tensor, "b h n e"], where: Any) -> Float[Tensor, "b h n e"]:
-        """x cos + (−x₂, x₁) sin, in the coordinates that are turned."""
+        """x cos + (x₂, x₁) (−sin, sin), in the coordinates that are turned."""
         cos, sin = where
         if self.share == 1:
             return _turned(x, cos, sin)
@@ -164,8 +163,11 @@ class PositionByDepth(Position):
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Both halves of each pair, of which ``sin`` has the signs: no pass over x is spent on them."""
     first, second = x.chunk(2, -1)
-    return x * cos.to(x.dtype) + torch.cat([-second, first], -1) * sin.to(x.dtype)
+    if cos.dtype != x.dtype:
+        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+    return torch.addcmul(x * cos, torch.cat([second, first], -1), sin)
 
 
 @register

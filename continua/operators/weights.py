@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -17,6 +18,7 @@ from continua.operators.linear import Moments, Watch, looked_at, marked
 from continua.operators.low_rank import with_factors
 from continua.typing import Letter, Tensor
 
+LARGEST_BLOCK = 32 * 2**20 - 2**16  # bytes: of larger ones glibc's malloc learns nothing
 Finish = Callable[[dict[str, Tensor], tuple[float, ...] | None], dict[str, Tensor]]  # of some depths, or of every one
 
 
@@ -167,6 +169,16 @@ def sample(grids: Grids, weights: Mapping[str, Weight], late: bool = False, fini
     return Sampled(made, Reading(reader, sum(_bytes(weight, made.along[name]) for name, weight in later.items())))
 
 
+@cache
+def learn_block_size() -> None:
+    """Let malloc keep blocks as large as the gradients of fields; it learns sizes from the blocks that are freed.
+
+    The gradient of all depths of a weight is one block. Untaught, glibc hands these back to the system after a step and
+    has their pages made anew in the next, which is some percent of a small step. Once for a process, nothing is held.
+    """
+    torch.empty(LARGEST_BLOCK, dtype=torch.uint8, device="cpu")
+
+
 class Factored(NamedTuple):
     """A kernel that was read with its low-rank addition, and the two sides of that."""
 
@@ -272,6 +284,8 @@ def _layers(depths: tuple[float, ...], values: Mapping[str, Tensor]) -> dict[flo
     for name, tensor in values.items():
         for depth, layer in zip(depths, tensor.unbind(0), strict=True):
             layers[depth][name] = layer
+        if tensor.requires_grad and not torch.compiler.is_compiling():
+            learn_block_size()
     return layers
 
 

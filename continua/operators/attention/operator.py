@@ -23,7 +23,7 @@ from continua.operators.attention.plan import Plan, Scores, check_pairs, check_r
 from continua.operators.cache import Cache
 from continua.operators.calibration import Target, calibration, extra, folded
 from continua.operators.correction import corrected, corrected_by, correction
-from continua.operators.kernels.kernel import InParts, Kernel, Softmax, Subquadratic
+from continua.operators.kernels.kernel import InParts, Kernel, Softmax, subquadratic
 from continua.operators.linear import linear
 from continua.operators.mask import Mask
 from continua.operators.operator import Context, Note, Operator, Recorded, local, read_late
@@ -262,16 +262,17 @@ class Attention(Operator):
 
     def _kernel(self, context: Context, mask: Mask | None, t: Grid) -> tuple[Kernel, Mask | None]:
         """The kernel to plan with, and its mask: recorded weights and a cache need one that looks at single pairs."""
-        if not isinstance(self.kernel, Subquadratic):
+        own = subquadratic(self.kernel)
+        if own is None:
             return self.kernel, mask
-        plain, mask = self.kernel.plain(mask)
+        plain, mask = own.plain(mask)
         by_pairs = t.shard is not None and not isinstance(self.kernel, InParts)
-        if self.kernel.is_exact and (torch.compiler.is_compiling() or by_pairs):
+        if own.is_exact and (torch.compiler.is_compiling() or by_pairs):
             return plain, mask  # its blocks depend on the values of all stamps: all pairs, exactly
         wish = "recorded weights" if context.record is not None else "a cache" if context.cache is not None else None
         if wish is None:
             return self.kernel, mask
-        if not self.kernel.is_exact:
+        if not own.is_exact:
             got, remedy = type(self.kernel).__name__, f"Build the operator with kernel={plain} for that."
             raise ConfigError(f"{wish} need weights of single pairs", got=got, remedy=remedy)
         return plain, mask

@@ -20,7 +20,7 @@ from continua.operators.attention import fused
 from continua.operators.attention.fused import attend_blocked, attend_fused, normalised
 from continua.operators.attention.parts import Sources, needs_no_pairs
 from continua.operators.attention.ring import attend_gathered, attend_ring
-from continua.operators.kernels.kernel import Kernel, Subquadratic, Way
+from continua.operators.kernels.kernel import Kernel, Subquadratic, Way, subquadratic
 from continua.operators.mask import Causal, Mask
 from continua.operators.position import Position
 from continua.typing import Tensor
@@ -185,7 +185,7 @@ def plan(
     past_only = counted_past and (t is s or t.count == s.count or t.count == 1) and needs_no_pairs(position, True)
     no_mask = mask is None and plain and needs_no_pairs(position, causal=False)
     sure = itself and (mask is None or mask.sees_itself)
-    quick = kernel if isinstance(kernel, Subquadratic) else None
+    quick = subquadratic(kernel)
     _refuse_given_pairs(quick, pairs)
     made = Plan(
         mask=mask,

@@ -184,3 +184,8 @@ class Uniform:
     ) -> Float[Tensor, "b h t s"]:
         """Zero: 0·Σq + 0·Σk, so that gradients are zero and not missing."""
         return 0 * (q.sum(-1)[..., :, None] + k.sum(-1)[..., None, :])
+
+
+def subquadratic(kernel: Kernel) -> Subquadratic | None:
+    """The kernel itself where it never forms all pairs; a protocol is slow to ask, so ``Softmax`` is known before."""
+    return kernel if not isinstance(kernel, Softmax) and isinstance(kernel, Subquadratic) else None
