@@ -2,6 +2,7 @@
 
     python benchmarks/family.py                  # about fifteen minutes on one core
     python benchmarks/family.py --only Llama     # classes whose names begin so; their rows are replaced
+    python benchmarks/family.py --only GPT T5    # several beginnings
 
 For each family about five million parameters (``family_cases.py``): CPU time of forward + backward (float32, one
 thread, train mode, no dropout) in interleaved rounds, of generated tokens with a key/value cache, and of loading its
@@ -133,7 +134,9 @@ def measure(families: tuple[Family, ...], rounds: int, minilm: Path | None, tick
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11, help="interleaved pairs for each row")
-    parser.add_argument("--only", default="", help="measure the families whose names begin so, and replace their rows")
+    parser.add_argument(
+        "--only", nargs="*", default=[""], help="measure the families whose names begin so, and replace their rows"
+    )
     parser.add_argument("--minilm", type=Path, help="folder of the MiniLM model; fetched by name if left out")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -141,17 +144,18 @@ def main() -> int:
     hf_logging.disable_progress_bar()
     warnings.filterwarnings("ignore")
     console = Console(width=110)
-    chosen = tuple(family for family in FAMILIES if family.model.startswith(options.only))
+    chosen = tuple(family for family in FAMILIES if family.model.startswith(tuple(options.only)))
     pairs = sum(2 + family.writes + (family.model in BOTH) for family in chosen) * (options.rounds + 1) + len(chosen)
     total = 2 * pairs
-    minilm = None if options.only else options.minilm or _minilm()
+    part = any(options.only)
+    minilm = None if part else options.minilm or _minilm()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
         task = progress.add_task("measuring", total=total)
         rows = []
         for found in measure(chosen, options.rounds, minilm, lambda: progress.advance(task)):
             rows.append(found)  # kept at once: whoever stops this has what was measured
-            path = write("family", rows, part=bool(options.only), environment=environment(), rounds=options.rounds)
+            path = write("family", rows, part=part, environment=environment(), rounds=options.rounds)
     table = Table("Continua / Hugging Face, CPU time", "median [95 % interval]", "target", "", "")
     for each in rows:
         table.add_row(each.name, each.shown, each.target, each.verdict, each.note)

@@ -5,7 +5,9 @@
 Three shapes of about five million parameters with random weights, eight texts of 256 tokens: a BERT that classifies,
 a GPT-2 and a Llama that predict tokens. A step is what ``ct.fit`` does: forward, loss, backward, clipping, AdamW;
 float32, one thread, CPU time in interleaved rounds. ``attention`` adds rank 8 to the maps of attention, as
-``with_lora`` does by itself, ``all maps`` also to those of the feed-forward functional.
+``with_lora`` does by itself, ``all maps`` also to those of the feed-forward functional. ``gains alone`` adds nothing
+and lets the scales of the norms learn: what is left of a step without the gradient of any map, below which no addition
+can come.
 """
 
 import argparse
@@ -34,6 +36,7 @@ from continua.optim import ByRole, Optimisers, clip
 RANK = 8
 TIME = "≤ 0.75"
 BYTES = "≤ 0.5"
+LEAST = "gains alone"
 WHERE = {"attention": (Attention,), "all maps": (Attention, Pointwise)}
 
 
@@ -68,6 +71,14 @@ def made(shape: Shape, where: tuple[Any, ...] | None) -> Any:
     torch.manual_seed(0)
     base = shape.make().train()
     return base if where is None else ct.with_lora(base, rank=RANK, where=where, also=shape.also)
+
+
+def gains_alone(shape: Shape) -> Any:
+    """The model of which the scales of norms learn and nothing else."""
+    model = made(shape, None)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith("block") and name.endswith("scale.coefficients"))
+    return model
 
 
 def step_of(shape: Shape, model: Any, optimisers: Optimisers, ids: Tensor) -> Callable[[], None]:
@@ -117,6 +128,7 @@ def measure(shape: Shape, rounds: int) -> list[Row]:
     """The rows of one shape."""
     ids = _ids(8, 256)
     models = {"full": made(shape, None), **{name: made(shape, where) for name, where in WHERE.items()}}
+    models[LEAST] = gains_alone(shape)
     optimisers = {name: ByRole().make(model) for name, model in models.items()}
     steps = {name: step_of(shape, model, optimisers[name], ids) for name, model in models.items()}
     cases = {name: (lambda work=work: cpu_seconds(work)) for name, work in steps.items()}
@@ -130,6 +142,7 @@ def measure(shape: Shape, rounds: int) -> list[Row]:
         rows.append(row(f"{shape.name}: step, {name}", got, target=TIME, held=got.median <= 0.75, note=note))
         share = bytes_of(optimisers[name]) / bytes_of(optimisers["full"])
         rows.append(Row(f"{shape.name}: bytes of the optimiser, {name}", share, target=BYTES, held=share <= 0.5))
+    rows.append(row(f"{shape.name}: step, {LEAST}", ratio(seen[LEAST], seen["full"]), note="the least of any addition"))
     error = max(merge_error(shape, where) for where in WHERE.values())
     rows.append(Row(f"{shape.name}: merged, float64", error, target="≤ 1e-12", held=error <= 1e-12))
     with tempfile.TemporaryDirectory() as folder:
@@ -137,6 +150,12 @@ def measure(shape: Shape, rounds: int) -> list[Row]:
     whole = sum(p.numel() * p.element_size() for p in models["full"].parameters())
     rows.append(Row(f"{shape.name}: file, attention", size / whole, note="of the bytes of all weights"))
     return rows
+
+
+def kept(rows: list[Row], rounds: int) -> Path:
+    """Write the rows so far; those of other parts stay."""
+    columns = ("a low-rank addition / all weights", "median [95 % interval]", "promised", "")
+    return write("finetune", rows, part=True, environment=environment(), rounds=rounds, rank=RANK, columns=columns)
 
 
 def main() -> int:
@@ -148,18 +167,17 @@ def main() -> int:
     torch.set_num_threads(1)
     console = Console(width=120)
     rounds = 2 if options.quick else options.rounds
-    rows = [] if options.shorter else [each for shape in SHAPES for each in measure(shape, rounds)]
-    rows += [each for shape in SHAPES for each in shorter(shape, rounds)]
+    rows: list[Row] = []
+    for work in (shorter,) if options.shorter else (measure, shorter):
+        for shape in SHAPES:
+            rows += work(shape, rounds)
+            if not options.quick:
+                path = kept(rows, options.rounds)  # at once: whoever stops this has what was measured
     table = Table("a low-rank addition / all weights", "median [95 % interval]", "target", "", "")
     for each in rows:
         table.add_row(each.name, each.shown, each.target, each.verdict, each.note)
     console.print(table)
     if not options.quick:
-        columns = ("a low-rank addition / all weights", "median [95 % interval]", "promised", "")
-        path = write(
-            "finetune", rows, options.shorter,
-            environment=environment(), rounds=options.rounds, rank=RANK, columns=columns,
-        )  # fmt: skip
         console.print(f"written to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
     return 0 if all(each.held is not False for each in rows) else 1
 
