@@ -57,7 +57,7 @@ class Family:
         if self.reads == "images":
             return {"pixel_values": numbers(SAMPLES, 3, 96, 96)}
         if self.reads == "sounds":
-            return {"input_features": numbers(SAMPLES, 80, 128), "decoder_input_ids": tokens(count=64, seed=1)}
+            return {"input_features": numbers(SAMPLES, 80, 256), "decoder_input_ids": tokens(count=64, seed=1)}
         if self.reads == "words beside words":
             return {"input_ids": tokens(), "decoder_input_ids": tokens(count=96, seed=1)}
         return {"input_ids": tokens()}
