@@ -15,12 +15,13 @@ from continua.fields import Cubic, Field, Nodal, Parametrisation, Trigonometric
 from continua.models.batch import Batch
 from continua.models.embed import Embedding, Observations
 from continua.models.readout import Readout, ReadoutWeights
+from continua.models.reconstruct import WavePrior, applied, measured
 from continua.operators import Operator, Waves
 from continua.settings import Size
 from continua.typing import Float, Tensor
 
 NEAREST = 16  # observations that a node of the latent grid is told of, where functions have jumps
-NOISE = 1e-4  # spread of what the waves cannot say, relative to the spread of the function
+KEPT = 16  # grids whose way to the latent one is remembered
 
 
 @register
@@ -50,6 +51,7 @@ class Latent(Embedding):
         self.sharp = sharp
         self.waves = Waves(axis, (modes,) * axis.dim if isinstance(modes, int) else tuple(modes), stretch=2.0)
         numbers = torch.tensor(self.waves.numbers, dtype=torch.float64)
+        self._maps: dict[tuple[int, int, str], tuple[Tensor, ...]] = {}
         self.register_buffer("spectrum", (1 + numbers.square().sum(-1)).pow(-2.0).float())
 
     @property
@@ -88,12 +90,20 @@ class Latent(Embedding):
         x: Tensor = self.inner(batch, grids, read)
         return x
 
+    @property
+    def tells_all(self) -> bool:
+        """Whether the waves are all that the latent grid tells apart, so that on it nothing is left out."""
+        lines = zip(self.waves.modes, factors(self.axis), factor_rules(self.rule), strict=True)
+        return all(m >= resolved(line, rule.n) for m, line, rule in lines)
+
     @torch.no_grad()
-    def prior(self, values: Float[Tensor, "b n c"]) -> None:
-        """Take the spectrum from functions on the latent grid; waves they hardly have keep a hundred-thousandth."""
-        transform, (there, _) = self.waves.bind(self.grid_like(values))
+    def prior(self, values: Float[Tensor, "b n c"], grid: Grid | None = None) -> None:
+        """Take the spectrum from functions on a lattice, the latent grid unless told (``measured``)."""
+        grid = self.grid_like(values) if grid is None else grid.to(values)
+        shape = (grid.count,) if grid.lines is None else tuple(len(line) for line in grid.lines)
+        transform, (there, _) = self.waves.bind(grid)
         power = transform.analyse(values, there).square().sum(1).mean((0, 2))
-        self.spectrum.copy_(power.clamp_min(1e-10 * power.max()))  # type: ignore[operator]
+        self.spectrum.copy_(measured(self.waves, power, shape))  # type: ignore[operator]
 
     def lay(self, batch: Batch) -> Batch:
         """Bring the observations to the latent grid, and ask where they were made unless told otherwise."""
@@ -103,8 +113,10 @@ class Latent(Embedding):
             raise ShapeError("functions need shape [b, n, channels]", got=got, remedy="Give their values at points.")
         seen = self._seen(batch, values)
         own = self.grid_like(values)
-        if seen is None or (seen.key is not None and seen.key == own.key and not seen.has_gaps):
+        same = seen is None or (seen.key is not None and seen.key == own.key and not seen.has_gaps)
+        if same and (self.sharp or self.tells_all):
             return replace(batch, grid=own, times=None, observed=None)
+        seen = own if seen is None else seen
         if seen.has_gaps:
             values = values.masked_fill(~seen.observed[..., None], 0.0)
         laid = self.kriged(values, seen) if self.sharp else self.reconstruct(values, seen.to(values))
@@ -173,25 +185,18 @@ class Latent(Embedding):
         return square.sqrt()
 
     def reconstruct(self, values: Float[Tensor, "b n c"], seen: Grid) -> Float[Tensor, "b m c"]:
-        """E[u(latent) | u(nodes)] = B S^½ c, where c minimises Σ_i w_i (u_i − (Φ S^½ c)_i)² + σ²|c|².
-
-        Φ are the waves at the nodes, B those on the latent grid, S their variances and w the measure of the nodes. By
-        a QR factorisation: the normal equations would square the condition number.
-        """
-        exact = values.double()
-        root = torch.cat([self.spectrum.double().sqrt()] * 2)  # type: ignore[operator]
-        there = self.waves.angles(seen.nodes.double())
-        here = self.waves.angles(self._exact_nodes(seen))
-        phi, back = (torch.cat([x.cos(), x.sin()], -1) * root for x in (there, here))
-        weights = seen.weights.double()
-        share = (weights / weights.sum(-1, keepdim=True)).sqrt()[..., None]
-        noise = NOISE * root.square().sum().sqrt() * torch.eye(len(root), dtype=phi.dtype, device=phi.device)
-        seen_waves = phi * share
-        tall = torch.cat([seen_waves, noise.expand(*seen_waves.shape[:-2], *noise.shape)], -2)
-        q, r = torch.linalg.qr(tall)
-        right = q[..., : phi.shape[-2], :].mT @ (exact * share)
-        found = torch.linalg.solve_triangular(r.expand(*right.shape[:-2], *r.shape[-2:]), right, upper=True)
-        return (back @ found).to(values)
+        """E[u(latent) | u(nodes)] under the spectrum (``WavePrior``); grids with a key are solved for once."""
+        shape = (seen.count,) if seen.lines is None else tuple(len(line) for line in seen.lines)
+        own = grid_on(self.axis, self.rule, seen.nodes.double())
+        prior = WavePrior(self.waves, self.spectrum)  # type: ignore[arg-type]
+        if seen.key is None or not looking():
+            return applied(prior.maps(seen, own), values, shape)
+        key = (seen.key, self.spectrum._version, str(values.device))  # type: ignore[union-attr]
+        if key not in self._maps:
+            if len(self._maps) >= KEPT:
+                self._maps.clear()
+            self._maps[key] = prior.maps(seen, own)
+        return applied(self._maps[key], values, shape)
 
 
 @register
@@ -230,6 +235,11 @@ def between(axis: Axis, rule: Rule, nodes: Float[Tensor, "*b n k"]) -> Float[Ten
     if made is None:
         raise ConfigError("a domain has at least one direction", got=axis, remedy="Use Circle().")
     return made
+
+
+def resolved(line: Axis, nodes: int) -> int:
+    """How many waves so many nodes tell apart: of double period along an interval."""
+    return max(1, nodes // 2 if isinstance(line, Circle) else nodes)
 
 
 def edged(axis: Axis) -> tuple[int, ...]:
