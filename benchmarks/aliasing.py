@@ -104,7 +104,7 @@ class Contest:
 def contest(equation: str, cells: int, seconds: float) -> Contest:
     """The sizes of both equations: ours for Burgers lives on twice the cells, since a shock has waves above Nyquist."""
     if equation == "burgers":
-        return Contest(equation, cells, 2 * cells, 3 * cells // 4, 48, 48, 604, 64, 1, seconds)
+        return Contest(equation, cells, 2 * cells, 3 * cells // 4, 64, 64, 604, 64, 1, seconds)
     return Contest(equation, cells, cells, 8 if cells < 32 else 12, 32, 64, 400, 40, 0, seconds)
 
 
@@ -121,6 +121,7 @@ def ours(contest: Contest, name: str, seed: int) -> Transformer:
         at=at(d=contest.width, h=4, m=contest.hidden, z=4),
         modes=contest.modes,
         attention=ATTENTION[name],
+        smooth=True,
         input_modes=contest.band,
         input_mean=float(inputs.mean()),
         input_spread=float(inputs.std()),

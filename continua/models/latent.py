@@ -91,10 +91,20 @@ class Latent(Embedding):
         return x
 
     @property
+    def shown(self) -> tuple[int, ...]:
+        """How many waves the latent grid tells apart along each direction."""
+        lines = zip(factors(self.axis), factor_rules(self.rule), strict=True)
+        return tuple(resolved(line, rule.n) for line, rule in lines)
+
+    @property
     def tells_all(self) -> bool:
         """Whether the waves are all that the latent grid tells apart, so that on it nothing is left out."""
-        lines = zip(self.waves.modes, factors(self.axis), factor_rules(self.rule), strict=True)
-        return all(m >= resolved(line, rule.n) for m, line, rule in lines)
+        return all(m >= most for m, most in zip(self.waves.modes, self.shown, strict=True))
+
+    @property
+    def space(self) -> WavePrior:
+        """The functions that were learned from, as a prior."""
+        return WavePrior(self.waves, self.spectrum, self.shown)  # type: ignore[arg-type]
 
     @torch.no_grad()
     def prior(self, values: Float[Tensor, "b n c"], grid: Grid | None = None) -> None:
@@ -188,8 +198,8 @@ class Latent(Embedding):
         """E[u(latent) | u(nodes)] under the spectrum (``WavePrior``); grids with a key are solved for once."""
         shape = (seen.count,) if seen.lines is None else tuple(len(line) for line in seen.lines)
         own = grid_on(self.axis, self.rule, seen.nodes.double())
-        prior = WavePrior(self.waves, self.spectrum)  # type: ignore[arg-type]
-        if seen.key is None or not looking():
+        prior = self.space
+        if seen.key is None or torch.compiler.is_compiling():
             return applied(prior.maps(seen, own), values, shape)
         key = (seen.key, self.spectrum._version, str(values.device))  # type: ignore[union-attr]
         if key not in self._maps:
@@ -204,22 +214,33 @@ class AskedReadout(Readout):
     """A readout at the points that are asked for: the state is read there first, the head is pointwise.
 
     Between the nodes of the latent grid the state is a trigonometric polynomial along circles, a cubic spline along
-    intervals.
+    intervals; with ``smooth`` the answer is: nothing was learned of a state between the nodes of the training, and the
+    head may bend it there.
     """
 
     def __init__(
-        self, weights: Parametrisation, rule: Rule, out: Size, before: tuple[Operator, ...] = (), scale: float = 1.0
+        self,
+        weights: Parametrisation,
+        rule: Rule,
+        out: Size,
+        before: tuple[Operator, ...] = (),
+        scale: float = 1.0,
+        smooth: bool = False,
     ) -> None:
         super().__init__(weights, out, before, bias=True, scale=scale)
-        self.axis, self.rule = weights.axes.t, rule
+        self.axis = weights.axes.t
+        self.rule = rule
+        self.smooth = smooth
 
     def forward(self, x: Tensor, grids: Grids, table: Any, read: ReadoutWeights | None = None) -> Tensor:
         """Move to the asked points, then answer."""
         if grids.asked is None:
             return super().forward(x, grids, table, read)
         grids.tokens.require_whole("an answer elsewhere")
-        moved = between(self.axis, self.rule, grids.asked.nodes).to(x) @ x
-        return super().forward(moved, grids.with_tokens(grids.asked), table, read)
+        way = between(self.axis, self.rule, grids.asked.nodes).to(x)
+        if self.smooth:
+            return way @ super().forward(x, replace(grids, asked=None), table, read)
+        return super().forward(way @ x, grids.with_tokens(grids.asked), table, read)
 
 
 def between(axis: Axis, rule: Rule, nodes: Float[Tensor, "*b n k"]) -> Float[Tensor, "*b n m"]:

@@ -1,5 +1,6 @@
 """Functions from their values at points: the conditional mean under independent waves of known variances."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,7 @@ class WavePrior:
 
     waves: Waves
     spectrum: Float[Tensor, "w"]
+    shown: tuple[int, ...]  # along each direction, how many waves the nodes can show: faster ones would be aliased
 
     def maps(self, seen: Grid, own: Grid) -> tuple[Tensor, ...]:
         """The matrices of the conditional mean on ``own``: one, or one for each direction of a large lattice."""
@@ -37,17 +39,17 @@ class WavePrior:
         line = self.waves.lines[i]
         place = torch.tensor([abs(k[i]) for k in self.waves.numbers], device=self.spectrum.device)
         summed = torch.zeros_like(self.spectrum[: self.waves.modes[i]]).index_add(0, place, self.spectrum)
-        return WavePrior(Waves(line, (self.waves.modes[i],), self.waves.stretch), summed)
+        return WavePrior(Waves(line, (self.waves.modes[i],), self.waves.stretch), summed, self.shown[i : i + 1])
 
     def matrix(self, seen: Grid, nodes: Float[Tensor, "m k"]) -> Float[Tensor, "*b m n"]:
-        """The map from values at the seen points to the conditional mean B S^½ c at the nodes.
+        """The map from values at the seen points to the conditional mean B S^½ c at the nodes, of the waves they show.
 
         c minimises Σ_i w_i (u_i − (Φ S^½ c)_i)² + σ²|c|²: Φ are the waves at the seen points, B those at the nodes, S
         their variances, w the measure of the points. Few points are solved for as Ψᵀ(ΨΨᵀ + σ²)⁻¹ (kriging), many by a
         QR factorisation: the normal equations would square the condition number.
         """
         psi, share, noise = self._seen(seen)
-        back = self._amplitudes(nodes)
+        back = self._shown(nodes)
         if psi.shape[-2] < psi.shape[-1]:
             gram = psi @ psi.mT + noise**2 * torch.eye(psi.shape[-2], dtype=psi.dtype, device=psi.device)
             found = torch.cholesky_solve(psi @ back.mT, torch.linalg.cholesky(gram)).mT
@@ -59,10 +61,17 @@ class WavePrior:
     def left_over(self, seen: Grid, nodes: Float[Tensor, "m k"]) -> Float[Tensor, "*b"]:
         """E‖u − E[u | seen]‖² / E‖u‖² at the nodes: the share of the variance that the seen points leave open."""
         psi, _, noise = self._seen(seen)
-        back = self._amplitudes(nodes)
+        back = self._shown(nodes)
         r, _ = self._factor(psi, noise)
         rest = torch.linalg.solve_triangular(r.mT, back.mT.expand(*r.shape[:-2], *back.mT.shape), upper=False)
         return (noise**2 * rest.square().sum((-1, -2)) / back.square().sum()).to(self.spectrum)
+
+    def _shown(self, nodes: Tensor) -> Tensor:
+        """Φ S^½ at nodes, zero for waves that they cannot show."""
+        fits = [all(abs(k) < most for k, most in zip(wave, self.shown, strict=True)) for wave in self.waves.numbers]
+        if all(fits):
+            return self._amplitudes(nodes)
+        return self._amplitudes(nodes) * torch.tensor(fits * 2, dtype=torch.float64, device=nodes.device)
 
     def _amplitudes(self, nodes: Tensor) -> Tensor:
         """Φ S^½ at any nodes, in float64."""
@@ -97,7 +106,8 @@ def measured(waves: Waves, power: Float[Tensor, "w"], nodes: tuple[int, ...]) ->
     """Variances of waves from their power on a lattice of ``nodes`` along each direction.
 
     Waves that the lattice cannot tell from slower ones (Nyquist), and those near them, follow the power law |k|^−p of
-    the second quarter of those it can; waves that functions hardly have keep a ``FLOOR`` of the greatest.
+    the second quarter of those it can; a mean that is no more than the fastest waves folded onto it is none. Waves that
+    functions hardly have keep a ``FLOOR`` of the greatest.
     """
     most = [n / 2 if isinstance(line, Circle) else float(n) for n, line in zip(nodes, waves.lines, strict=True)]
     numbers = torch.tensor(waves.numbers, dtype=torch.float64, device=power.device)
@@ -107,6 +117,9 @@ def measured(waves: Waves, power: Float[Tensor, "w"], nodes: tuple[int, ...]) ->
         radius = numbers.square().sum(-1).clamp_min(1.0).log()
         fitted = (share >= 0.25) & (share <= 0.5)
         design = torch.stack([torch.ones_like(radius), radius], -1)
-        law = torch.linalg.lstsq(design[fitted], found[fitted].clamp_min(1e-300).log()[:, None]).solution
-        found = torch.where(share > 0.5, (design @ law)[:, 0].exp(), found)
+        law = torch.linalg.lstsq(design[fitted], found[fitted].clamp_min(1e-300).log()[:, None]).solution[:, 0]
+        folded = 2 * torch.exp(law[0] + 2 * law[1] * math.log(2 * min(most)))  # of the mean: waves of a turn a node
+        still = (numbers.abs().sum(-1) == 0) & (found < 2 * folded)
+        found = torch.where(share > 0.5, (design @ law).exp(), found)
+        found = torch.where(still, 0.0, found)
     return found.clamp_min(FLOOR * float(found.max())).to(power)

@@ -51,6 +51,7 @@ def function_map(
     attention: bool | LatentAttention = True,
     tokens: Size = 32,
     sharp: bool = False,
+    smooth: bool = False,
     input_modes: Count | tuple[Count, ...] | None = None,
     input_mean: float = 0.0,
     input_spread: Positive = 1.0,
@@ -63,9 +64,10 @@ def function_map(
     inside a pointwise map, and with ``attention`` also attention whose scores carry a bias of displacement, or a
     cheaper one through ``tokens`` latent ones (``LatentAttention``). On a circle it knows of no origin: a shifted
     input has a shifted answer. Inputs are read as (value − ``input_mean``) / ``input_spread``, answers are multiplied
-    by ``output_spread``; ``sharp`` inputs have jumps (see ``Latent``). ``input_modes`` waves are read of an input,
-    those the latent grid tells apart unless told: fewer where it is finer than the grid of the training, more where
-    inputs are rougher than it. Weights are free at each native step and constant between.
+    by ``output_spread``; ``sharp`` inputs have jumps (see ``Latent``), ``smooth`` answers are themselves read between
+    the nodes (see ``AskedReadout``). ``input_modes`` waves are read of an input, those the latent grid tells apart
+    unless told: fewer where it is finer than the grid of the training, more where inputs are rougher than it.
+    Weights are free at each native step and constant between.
 
     >>> from continua.axes import Circle
     >>> model = function_map(Circle(), 16, at=at(d=8, h=2, m=8, z=2), modes=4)
@@ -85,7 +87,7 @@ def function_map(
     seen = Observations(fixed, channels + len(edged(axis)), scale=(input_mean, input_spread))
     embed = Latent(seen, fixed, rule, _resolved(axis, rule) if input_modes is None else input_modes, sharp)
     block = Parts(tuple(branches(weights, modes, attention, depth, tokens)))
-    readout = AskedReadout(fixed, rule, out, before=(Pointwise(fixed),), scale=output_spread)
+    readout = AskedReadout(fixed, rule, out, before=(Pointwise(fixed),), scale=output_spread, smooth=smooth)
     return Transformer(chosen, native, embed, block, readout)
 
 
