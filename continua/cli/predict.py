@@ -16,7 +16,7 @@ from continua.cli.sizes import check_which
 from continua.errors import ConfigError, GridError
 from continua.models import Batch
 from continua.models.latent import Latent, inside
-from continua.tasks.functions import predict
+from continua.tasks.estimates import Estimated, estimated
 from continua.training import Run
 from continua.training.progress import share_bar
 
@@ -46,7 +46,8 @@ def run(folder: Path, grid: Path, asked: Path | None, out: Path | None, which: s
     out = out or folder / f"{grid.stem}-answer.npz"
     refuse_suffix(out)
     refuse_unwritable(out)
-    model = Run.open(folder).model(which).to(device)
+    opened = Run.open(folder)
+    model = opened.model(which).to(device)
     axis = model.axes.t
     if not isinstance(model.embed, Latent):
         remedy = "Use a run of continua fit burgers, darcy or navier-stokes."
@@ -63,9 +64,10 @@ def run(folder: Path, grid: Path, asked: Path | None, out: Path | None, which: s
         raise GridError("a .csv holds one function", got=f"{len(seen.inputs)}", remedy="Write an .npz.")
     batch = Batch(seen.inputs, times=seen.points, asked=None if asked is None else wanted)
     with share_bar("predicting") as watch:
-        answer = predict(model, batch, watch).cpu().numpy()
+        found = estimated(model, batch, held_out_error(opened), watch)
+    answer = found.answer.cpu().numpy()
     with writing(out):
-        write(out, wanted.numpy(), answer)
+        write(out, wanted.numpy(), answer, found)
     mean = float(answer.mean())
     spread = float(answer.std())
     console.print(
@@ -73,7 +75,19 @@ def run(folder: Path, grid: Path, asked: Path | None, out: Path | None, which: s
         f"spread {spread:.4g}",
         highlight=False,
     )
+    console.print(
+        f"estimated relative error {float(found.error.mean()):.2g} (greatest {float(found.error.max()):.2g}): "
+        f"{float(found.unseen.mean()):.1%} of the input is in waves that training did not have, "
+        f"{float(found.unresolved.mean()):.1%} is left open by the points",
+        highlight=False,
+    )
     console.print(f"written: {out}", highlight=False, markup=False)
+
+
+def held_out_error(run: Run) -> float:
+    """The least error on held-out functions that the run wrote down; 0 where there is none."""
+    lines = [line.get("validation_relative_l2") for line in run.history()]
+    return min((float(x) for x in lines if isinstance(x, int | float)), default=0.0)
 
 
 def refuse_suffix(out: Path) -> None:
@@ -161,11 +175,12 @@ def _from_csv(path: Path, dim: int) -> tuple[Any, Any]:
     return values[:, :dim], values[:, dim:] if values.shape[1] > dim else None
 
 
-def write(path: Path, points: Any, answer: Any) -> None:
-    """The answers [count, n, c] with their points: .npz, or .csv for a single function."""
+def write(path: Path, points: Any, answer: Any, about: Estimated | None = None) -> None:
+    """The answers [count, n, c] with their points: .npz, with estimated errors, or .csv for a single function."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix != ".csv":
-        np.savez(path, points=points, outputs=answer)
+        more = {} if about is None else {"errors": about.error.cpu().numpy(), "unseen": about.unseen.cpu().numpy()}
+        np.savez(path, points=points, outputs=answer, **more)
         return
     if len(answer) != 1:
         raise GridError("a .csv holds one function", got=f"{len(answer)}", remedy="Write an .npz.")

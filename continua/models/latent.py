@@ -133,6 +133,14 @@ class Latent(Embedding):
         asked = seen if batch.asked is None else batch.asked
         return replace(batch, values=laid, grid=own, times=None, observed=None, asked=asked)
 
+    def seen(self, batch: Batch) -> Grid:
+        """Where the observations of a batch were made."""
+        if not isinstance(batch.values, Tensor):
+            got = type(batch.values).__name__
+            raise ShapeError("functions need shape [b, n, channels]", got=got, remedy="Give their values at points.")
+        found = self._seen(batch, batch.values)
+        return self.grid_like(batch.values) if found is None else found
+
     def _seen(self, batch: Batch, values: Tensor) -> Grid | None:
         """Where the observations were made; None where nothing is said: on the latent grid."""
         grid = batch.grid

@@ -1,7 +1,7 @@
 """Functions from their values at points: the conditional mean under independent waves of known variances."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -58,10 +58,37 @@ class WavePrior:
         turned = torch.linalg.solve_triangular(r.mT, back.mT.expand(*r.shape[:-2], *back.mT.shape), upper=False)
         return turned.mT @ top.mT * share[..., None, :]
 
-    def left_over(self, seen: Grid, nodes: Float[Tensor, "m k"]) -> Float[Tensor, "*b"]:
-        """E‖u − E[u | seen]‖² / E‖u‖² at the nodes: the share of the variance that the seen points leave open."""
+    def unseen(self, values: Float[Tensor, "b n c"], seen: Grid) -> Float[Tensor, "b"]:
+        """∫|u − Πu|² / ∫|u|² at the seen points, Πu their conditional mean: the share that the waves cannot say.
+
+        Points too few to tell faster waves from slower ones (Nyquist) fit both: there it is zero.
+        """
+        if seen.lines is not None and seen.count > BY_LINES:
+            whole = tuple(self.along(i).whole() for i in range(len(seen.lines)))
+            maps = tuple(each.matrix(line, line.nodes) for each, line in zip(whole, seen.lines, strict=True))
+            rest = values.double() - applied(maps, values.double(), tuple(len(line) for line in seen.lines))
+        else:
+            psi, share, noise = self._seen(seen)
+            r, top = self._factor(psi, noise)
+            given = values.double() * share[..., None]
+            found = torch.linalg.solve_triangular(r, top.mT @ given, upper=True)
+            rest = values.double() - self._amplitudes(seen.nodes) @ found
+        weights = seen.weights.double()[..., None]
+        size = (values.double().square() * weights).sum((-1, -2))
+        return ((rest.square() * weights).sum((-1, -2)) / size.clamp_min(torch.finfo(torch.float64).tiny)).to(values)
+
+    def whole(self) -> "WavePrior":
+        """The same prior, all of whose waves are shown."""
+        return replace(self, shown=self.waves.modes)
+
+    def left_over(self, seen: Grid, own: Grid) -> Float[Tensor, "*b"]:
+        """E‖u − E[u | seen]‖² / E‖u‖² on ``own``: the share of the variance that the seen points leave open."""
+        if seen.lines is not None and own.lines is not None and seen.count > BY_LINES:
+            lines = enumerate(zip(seen.lines, own.lines, strict=True))
+            told = [1 - self.along(i).left_over(line, to) for i, (line, to) in lines]
+            return 1 - torch.stack(told).prod(0)
         psi, _, noise = self._seen(seen)
-        back = self._shown(nodes)
+        back = self._shown(own.nodes)
         r, _ = self._factor(psi, noise)
         rest = torch.linalg.solve_triangular(r.mT, back.mT.expand(*r.shape[:-2], *back.mT.shape), upper=False)
         return (noise**2 * rest.square().sum((-1, -2)) / back.square().sum()).to(self.spectrum)

@@ -11,6 +11,7 @@ from continua.data.ragged import Ragged
 from continua.data.store import generated
 from continua.data.tokens import BytePairs, Characters, Tokeniser
 from continua.tasks.classification import TextClassification, classification
+from continua.tasks.estimates import Estimated, estimated
 from continua.tasks.functions import Functions
 from continua.tasks.images import Images, digits, fashion_mnist
 from continua.tasks.loader import FromLoader, as_task
@@ -29,6 +30,7 @@ __all__ = [
     "Classes",
     "Coarsens",
     "Corpus",
+    "Estimated",
     "Example",
     "FromLoader",
     "Functions",
@@ -53,6 +55,7 @@ __all__ = [
     "classification",
     "darcy_pairs",
     "digits",
+    "estimated",
     "fashion_mnist",
     "from_file",
     "generated",

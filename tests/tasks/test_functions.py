@@ -303,8 +303,11 @@ def test_fit_and_predict_from_the_command_line(run) -> None:
     np.savez("asked.npz", points=np.linspace(0, 0.9, 7))
     found = CliRunner().invoke(app, ["predict", str(folder), "--grid", "seen.npz", "--asked", "asked.npz"])
     assert found.exit_code == 0, found.output
+    assert "estimated relative error" in found.output
     with np.load(folder / "seen-answer.npz") as answer:
         assert answer["outputs"].shape == (2, 7, 1)
+        assert (answer["errors"] > 0).all()
+        assert answer["unseen"].shape == (2,)
         assert np.isfinite(answer["outputs"]).all()
     bundle = build("burgers", {"train": 8, "held_out": 2, "nodes": 16, "fine": 64, "viscosity": 0.1, "batch": 4})
     assert bundle.report is not None
