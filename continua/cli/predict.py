@@ -179,8 +179,11 @@ def write(path: Path, points: Any, answer: Any, about: Estimated | None = None) 
     """The answers [count, n, c] with their points: .npz, with estimated errors, or .csv for a single function."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix != ".csv":
-        more = {} if about is None else {"errors": about.error.cpu().numpy(), "unseen": about.unseen.cpu().numpy()}
-        np.savez(path, points=points, outputs=answer, **more)
+        arrays: dict[str, Any] = {"points": points, "outputs": answer}
+        if about is not None:
+            arrays["errors"] = about.error.cpu().numpy()
+            arrays["unseen"] = about.unseen.cpu().numpy()
+        np.savez(path, **arrays)
         return
     if len(answer) != 1:
         raise GridError("a .csv holds one function", got=f"{len(answer)}", remedy="Write an .npz.")

@@ -209,7 +209,7 @@ class Latent(Embedding):
         prior = self.space
         if seen.key is None or torch.compiler.is_compiling():
             return applied(prior.maps(seen, own), values, shape)
-        key = (seen.key, self.spectrum._version, str(values.device))  # type: ignore[union-attr]
+        key = (seen.key, self.spectrum._version, str(values.device))
         if key not in self._maps:
             if len(self._maps) >= KEPT:
                 self._maps.clear()
