@@ -2,6 +2,7 @@
 
     python benchmarks/solids.py               # everything that is not in results/solids-runs.jsonl yet
     python benchmarks/solids.py --only time   # how time grows with the points
+    python benchmarks/solids.py --picture FILE.png   # draw test solids behind the first run of ours
     python benchmarks/solids.py --quick       # a smoke run
 
 Training points are random nodes of meshes of 6,000 nodes; test solids are other ones, at as many points and at 32,768
@@ -31,6 +32,7 @@ from continua.axes import Grid
 from continua.data.mesh_features import DIFFUSION
 from continua.data.mesh_pairs import MeshPairs
 from continua.data.mesh_store import generated_meshes
+from continua.lab.canvas.solids import draw_solids
 from continua.models import Batch
 from continua.recipes.meshes import TEST, DiffusionSettings, model_of, optimiser_of, seed_of, solids_of
 from continua.tasks.functions import predict
@@ -106,8 +108,8 @@ def prices(contest: Contest) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in seen.items()}
 
 
-def run(contest: Contest, name: str, seed: int, steps: int) -> dict[str, float]:
-    """Train once, and measure at few and at many points."""
+def run(contest: Contest, name: str, seed: int, steps: int, picture: Path | None) -> dict[str, float]:
+    """Train once, and measure at few and at many points; draw if there is a place for it."""
     model, step = stepper(contest, name, seed)
     start = time.process_time()
     for number in range(steps):
@@ -116,6 +118,8 @@ def run(contest: Contest, name: str, seed: int, steps: int) -> dict[str, float]:
     for size, pairs in contest.test.items():
         each = [float(contest.task.errors(model, pairs.part(slice(i, i + 1)))[0]) for i in range(len(pairs))]
         found[size] = statistics.mean(each)
+    if picture is not None:
+        draw_solids(model, contest.settings.finer, seed_of(contest.settings, TEST), picture)
     return found | {"steps": steps}
 
 
@@ -138,7 +142,7 @@ def times(contest: Contest, sizes: tuple[int, ...], rounds: int) -> dict[str, di
     return {name: {str(n): statistics.median(seen[name, n]) for n in sizes} for name in MODELS}
 
 
-def compete(contest: Contest, seeds: int, path: Path, only: list[str]) -> None:
+def compete(contest: Contest, seeds: int, path: Path, only: list[str], picture: Path | None) -> None:
     """Prices, runs and times that are not kept yet."""
     torch.set_num_threads(1)
     if "prices" not in kept(path):
@@ -150,11 +154,12 @@ def compete(contest: Contest, seeds: int, path: Path, only: list[str]) -> None:
             key = key_of(contest, name, seed)
             if name not in only or key in kept(path):
                 continue
-            found = run(contest, name, seed, max(10, round(contest.seconds / cost[name])))
+            steps = max(10, round(contest.seconds / cost[name]))
+            found = run(contest, name, seed, steps, picture if name == OURS and not seed else None)
             keep(path, key, found)
             print(f"{key}: " + ", ".join(f"{k} {v:.4g}" for k, v in found.items()), flush=True)
     if TIME in only and TIME not in kept(path):
-        keep(path, TIME, times(contest, SIZES if contest is CONTEST else SIZES[:2], 5))
+        keep(path, TIME, times(contest, SIZES[:2] if contest is QUICK else SIZES, 5))
 
 
 def key_of(contest: Contest, name: str, seed: int) -> str:
@@ -196,12 +201,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", nargs="*", choices=(*MODELS, TIME), default=[*MODELS, TIME])
     parser.add_argument("--seconds", type=float, default=CONTEST.seconds, help="of a run: CPU time")
+    parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
     contest = QUICK if given.quick else CONTEST
     if not given.quick and given.seconds != CONTEST.seconds:
         contest = replace(CONTEST, seconds=given.seconds)
     path = RESULTS / f"solids-{'quick' if given.quick else 'runs'}.jsonl"
-    compete(contest, given.seeds, path, given.only)
+    compete(contest, given.seeds, path, given.only, given.picture)
     done = kept(path)
     if TIME not in done or not all(key_of(contest, name, 0) in done for name in (OURS, PEERS[0])):
         return
