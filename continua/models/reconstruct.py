@@ -45,14 +45,14 @@ class WavePrior:
         """The map from values at the seen points to the conditional mean B S^½ c at the nodes, of the waves they show.
 
         c minimises Σ_i w_i (u_i − (Φ S^½ c)_i)² + σ²|c|²: Φ are the waves at the seen points, B those at the nodes, S
-        their variances, w the measure of the points. Few points are solved for as Ψᵀ(ΨΨᵀ + σ²)⁻¹ (kriging), many by a
-        QR factorisation: the normal equations would square the condition number.
+        their variances, w the measure of the points. Few points are solved for as Ψᵀ(ΨΨᵀ + σ²)⁻¹ (kriging), many as
+        (ΨᵀΨ + σ²)⁻¹Ψᵀ, both by a QR factorisation: normal equations would square the condition number.
         """
         psi, share, noise = self._seen(seen)
         back = self._shown(nodes)
         if psi.shape[-2] < psi.shape[-1]:
-            gram = psi @ psi.mT + noise**2 * torch.eye(psi.shape[-2], dtype=psi.dtype, device=psi.device)
-            found = torch.cholesky_solve(psi @ back.mT, torch.linalg.cholesky(gram)).mT
+            r, top = self._factor(psi.mT, noise)
+            found = torch.linalg.solve_triangular(r, (back @ top).mT, upper=True).mT
             return found * share[..., None, :]
         r, top = self._factor(psi, noise)
         turned = torch.linalg.solve_triangular(r.mT, back.mT.expand(*r.shape[:-2], *back.mT.shape), upper=False)
