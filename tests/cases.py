@@ -41,6 +41,8 @@ from tests.cases_models import (
     WORDS,
     albert,
     asked,
+    captioned,
+    clip,
     convolved,
     described,
     discrete,
@@ -154,7 +156,7 @@ INEXACT_ADJOINTS = [fl.Backsolve()]
 
 # --- operators -------------------------------------------------------------------------------------------------------
 
-ACTIVATIONS = [op.Identity(), op.ReLU(), op.GELU(), op.GELU(tanh=True), op.SiLU(), op.ELU(), op.Tanh()]
+ACTIVATIONS = [op.Identity(), op.ReLU(), op.GELU(), op.GELU(tanh=True), op.SiLU(), op.ELU(), op.Tanh(), op.QuickGELU()]
 MASKS = [
     Causal(),
     op.Window(2.0),
@@ -365,6 +367,7 @@ OTHER_MODELS: dict[str, Case] = {  # tested by name
         lambda: zoo.dinov2(PIXELS, d=8, heads=2, depth=STEPS, m=16, registers=2),
         lambda: Batch(PIXELS.cut(random(2, 2, 4, 6), first=3)),
     ),
+    "clip": Case(clip, captioned),
     "modernbert": Case(lambda: zoo.modernbert(WORDS, **SMALL, masked_lm=True)),
     "marian": Case(lambda: zoo.bart(**SIZES, style=zoo.BartStyle(sines=True, normed=False)), paired),
     "mbart": Case(lambda: zoo.bart(**SIZES, style=zoo.BartStyle(pre=True)), paired),

@@ -26,6 +26,7 @@ from continua.models import (
     Tiling,
     Tokens,
     Transformer,
+    TwoTowers,
     zoo,
 )
 from continua.models.build import continuous_axes, discrete_axes, post_norm, pre_norm, smooth_bases
@@ -203,6 +204,19 @@ def with_memory(separate: bool, alone: bool = False) -> Any:
     readout, bank = Readout(w.autonomous(), WORDS), Bank(w.autonomous(), 3, separate)
     decoder = Transformer(axes, native, embed, pre_norm(branches, lambda: LayerNorm(w)), readout, bank)
     return decoder if alone else EncoderDecoder(zoo.bert(**SIZES), decoder)
+
+
+def clip() -> TwoTowers:
+    """Texts and images beside each other."""
+    side = zoo.ClipSide(**SMALL)
+    return zoo.clip(WORDS, PIXELS, out=5, context=16, end=WORDS - 1, texts=side, images=side)
+
+
+def captioned() -> Batch:
+    """Words with their end beside images."""
+    ids = words().values.clone()
+    ids[0, 3] = WORDS - 1
+    return Batch(ids, source=patches())
 
 
 def layer() -> Transformer:

@@ -198,6 +198,7 @@ ISLANDS = (
     Island("modernbert.modeling_modernbert", "apply_rotary_pos_emb", "the turn", turned),
     Island("marian.modeling_marian", "MarianSinusoidalPositionalEmbedding.forward", "the sines", sines_of_places),
     Island("opt.modeling_opt", "eager_attention_forward", "the softmax", eager_attention),
+    Island("clip.modeling_clip", "eager_attention_forward", "the softmax", eager_attention),
     Island("deit.modeling_deit", "eager_attention_forward", "the softmax", eager_attention),
 )
 

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from continua.cli.texts import ROWS, lines_of
 from continua.convert.calibrate import batches_of
 from continua.convert.labels import usual
 from continua.errors import ConfigError, nearest
-from continua.models import Batch
+from continua.models import Batch, Tokens, Transformer, TwoTowers
 from continua.models.embed import apply_once
 from continua.models.readout import first_of
 from continua.models.structure import behind_the_last
@@ -33,8 +34,8 @@ def classify(folder: Path, texts: Path, out: Path | None, at: str, device: torch
         _refuse_other(out, ".csv")
     opened = open_model(folder)
     readout = getattr(opened.model, "readout", None)
-    if readout is None or not readout.out or readout.answers_each_token:
-        got = f"{folder}, which answers {'each token' if readout is not None else 'with states'}"
+    if readout is None or not readout.out or readout.answers_each_token or _is_tower(opened.model):
+        got = f"{folder}, which answers {'otherwise' if readout is not None else 'with states'}"
         remedy = "Give a model with a classifier of texts, such as a …ForSequenceClassification."
         raise ConfigError("there are no classes of texts", got=got, remedy=remedy)
     lines = _lines(texts)
@@ -74,6 +75,8 @@ def embed(folder: Path, texts: Path, out: Path, pool: str, at: str, normalise: b
         raise ConfigError("--pool is mean, first or last", got=repr(pool), remedy=nearest(pool, list(POOLS)))
     _refuse_other(out, ".npz")
     opened = open_model(folder)
+    if isinstance(opened.model, TwoTowers):
+        opened = replace(opened, model=opened.model.texts)
     opened.tokens()  # refuses what reads no text
     lines = _lines(texts)
     model = opened.model.to(device).eval()
@@ -89,8 +92,14 @@ def embed(folder: Path, texts: Path, out: Path, pool: str, at: str, normalise: b
 
 
 def pooled(model: Any, batch: Batch, at: str, pool: str) -> Tensor:
-    """A vector for each text [b, d]: the states behind the last layer and the norms that stand there, pooled."""
+    """A vector for each text [b, d]: the states behind the last layer and the norms that stand there, pooled.
+
+    A tower of CLIP pools itself: its vector is its answer.
+    """
     wish = model.settle(parse_at(at)) if at else None
+    if _is_tower(model):
+        answer: Tensor = model(batch, wish)
+        return answer.cpu()
     _, path, t = model.run(batch, wish)
     structure = model.structure(wish)
     grids = structure.grids.placed(t, structure.behind, None)
@@ -104,6 +113,11 @@ def pooled(model: Any, batch: Batch, at: str, pool: str) -> Tensor:
     if pool == "last":
         return behind_the_last(x, grids)[0][:, 0].cpu()
     return mean_of(x, t.observed.expand(x.shape[:2])).cpu()
+
+
+def _is_tower(model: Any) -> bool:
+    """Whether it answers with a vector that was trained to be compared."""
+    return isinstance(model, Transformer) and isinstance(model.embed, Tokens) and model.embed.end is not None
 
 
 def _refuse_other(out: Path, suffix: str) -> None:

@@ -38,7 +38,10 @@ def embed(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Write a vector for each text: the states behind the last layer, pooled over its tokens."""
+    """Write a vector for each text: the states behind the last layer, pooled over its tokens.
+
+    CLIP pools itself: its vectors are those of its tower of texts.
+    """
     from continua.cli.encoders import embed as go
 
     go(folder, texts, out, pool, at, normalise, ready(device, threads))

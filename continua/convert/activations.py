@@ -2,13 +2,14 @@
 
 from continua.convert.architecture import Settings
 from continua.errors import CheckpointError
-from continua.operators import GELU, Activation, ReLU, SiLU
+from continua.operators import GELU, Activation, QuickGELU, ReLU, SiLU
 
 NAMED: dict[str, Activation] = {
     "gelu": GELU(),
     "gelu_new": GELU(tanh=True),
     "gelu_fast": GELU(tanh=True),
     "gelu_pytorch_tanh": GELU(tanh=True),
+    "quick_gelu": QuickGELU(),
     "relu": ReLU(),
     "silu": SiLU(),
     "swish": SiLU(),

@@ -19,6 +19,7 @@ from continua.models.low_rank import merged
 from continua.models.model import Model
 from continua.models.readout import Readout
 from continua.models.structure import Structure
+from continua.models.transformer import Transformer
 from continua.models.view import View
 from continua.operators import Attention, Operator, Pointwise
 from continua.operators.attention.operator import layer_at
@@ -42,16 +43,20 @@ def discretise(view: Any, **sizes: Any) -> Any:
     model = merged(model)
     flows = [_Flow.of(flow, at) for flow in model.flows]
     plain = to_plain(model)
-    for name, flow in zip(("encoder", "decoder"), flows, strict=False):
-        if name in plain:
-            plain[name] = flow.counted(plain[name])
-    if "encoder" not in plain:
+    sides = [
+        key for key, value in plain.items() if isinstance(value, dict) and value.get("kind") == Transformer.__name__
+    ]
+    if sides:  # the flows of a model are its arguments, in their order
+        plain |= {side: flow.counted(plain[side]) for side, flow in zip(sides, flows, strict=True)}
+    else:
         plain = flows[0].counted(plain)
     like = next(model.parameters())
     made = from_plain(plain).to(device=like.device, dtype=like.dtype)
     with torch.no_grad():
         for flow, target in zip(flows, made.flows, strict=True):
             flow.fill(target)
+        for name, parameter in made.named_parameters(recurse=False):  # beside its flows
+            parameter.copy_(getattr(model, name))
     return made.train(model.training)
 
 

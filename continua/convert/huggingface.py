@@ -17,6 +17,7 @@ from continua.convert.architecture import Architecture, Settings
 from continua.convert.bart import BART, MARIAN, MBART
 from continua.convert.bert import BERT
 from continua.convert.classes import new_head, with_score
+from continua.convert.clip import CLIP, CLIP_IMAGES, CLIP_TEXTS
 from continua.convert.deit import DEIT
 from continua.convert.dinov2 import DINOV2, DINOV2_WITH_REGISTERS
 from continua.convert.distilbert import DISTILBERT
@@ -62,6 +63,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         *(BERT, ALBERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA, MODERNBERT),
         *(T5, BART, MBART, MARIAN, WHISPER),
         *(VIT, DEIT, DINOV2, DINOV2_WITH_REGISTERS),
+        *(CLIP, CLIP_TEXTS, CLIP_IMAGES),
     )
 }
 

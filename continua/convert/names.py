@@ -40,6 +40,8 @@ class Layout:
 
     def take(self, stored: Tensor, shape: torch.Size) -> Tensor:
         """File → ours."""
+        if not shape:  # a number
+            return stored
         if self.taps:
             return stored.movedim(-1, 0).reshape(shape)
         index, count = self.part
@@ -55,6 +57,8 @@ class Layout:
 
     def give(self, ours: Tensor, flat: bool) -> Tensor:
         """Ours → this entry's piece of the file's tensor."""
+        if ours.dim() == 0:
+            return ours
         ours = _neighbours(ours, self.neighbours) if self.neighbours else ours
         if flat:
             return ours.reshape(-1)
@@ -69,6 +73,8 @@ class Layout:
     def whole(self, shape: torch.Size, flat: bool) -> list[int]:
         """The shape of the file's tensor, of which ours [shape] is one of the parts."""
         found = list(self.give(torch.empty(shape, device="meta"), flat).shape)
+        if not found:
+            return found
         side = -1 if self.transpose else 0
         found[side] = found[side] * self.part[1] // self.units
         return found

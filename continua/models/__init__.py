@@ -24,6 +24,7 @@ from continua.models.store import load, save
 from continua.models.structure import Structure
 from continua.models.tiling import Tiling
 from continua.models.transformer import Transformer
+from continua.models.two_towers import TwoTowers
 from continua.models.view import FrozenView, View
 from continua.operators import Convolution
 
@@ -61,6 +62,7 @@ __all__ = [
     "Tiling",
     "Tokens",
     "Transformer",
+    "TwoTowers",
     "View",
     "Widened",
     "Xavier",

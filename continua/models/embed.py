@@ -1,5 +1,6 @@
 """Embeddings: from data to the field X(0, t, d)."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -90,7 +91,8 @@ class ValueTables(NamedTuple):
 class Tokens(Embedding):
     """X(0, t, d) = s E(token(t), d) + type(t, d) + p(t, d), normalised if ``norm`` is given; ``scale`` is s.
 
-    Looking up the token ``pad`` sends no gradient to its row, as BERT has it.
+    Looking up the token ``pad`` sends no gradient to its row, as BERT has it. What stands behind the first token
+    ``end`` of a text is absent (CLIP).
     Discrete case: ``nn.Embedding`` plus a position table (GPT-2: wte + wpe; BERT: three tables and a LayerNorm).
     """
 
@@ -104,6 +106,7 @@ class Tokens(Embedding):
         std: Spread = 0.02,
         pad: int | None = None,
         scale: float = 1.0,
+        end: Whole | None = None,
     ) -> None:
         super().__init__()
         self.vocab = vocab
@@ -114,6 +117,9 @@ class Tokens(Embedding):
         self.room = None if position is None else position.room
         if pad is not None and not -vocab <= pad < vocab:  # below zero counts from the end, as torch has it
             raise ConfigError(f"pad is a token, 0 to {vocab - 1}", got=pad, remedy="Leave it out for none.")
+        if end is not None and end >= vocab:
+            raise ConfigError(f"end is a token, 0 to {vocab - 1}", got=end, remedy="Leave it out for none.")
+        self.end = end
         self.table = weights.table(vocab, "d", std)
         self.types = weights.table(types, "d", std) if types else None
         self.type_count = types
@@ -122,6 +128,18 @@ class Tokens(Embedding):
     def tied_table(self) -> Field | None:
         """The words."""
         return self.table
+
+    def lay(self, batch: Batch) -> Batch:
+        """Leave out what stands behind the first end."""
+        ids = batch.values
+        if self.end is None or not isinstance(ids, Tensor) or ids.dim() != 2:
+            return batch
+        ends = ids == self.end
+        if batch.observed is not None:
+            ends = ends & batch.observed
+        ended = ends.long().cumsum(-1) - ends.long()
+        up_to = ended == 0
+        return replace(batch, observed=up_to if batch.observed is None else up_to & batch.observed)
 
     def read(self, grids: Grids) -> TokenTables:
         """Words, types, positions and the norm."""

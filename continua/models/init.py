@@ -15,6 +15,7 @@ from continua.fields.role import given
 from continua.flow import depths
 from continua.models.encoder_decoder import EncoderDecoder
 from continua.models.transformer import Transformer
+from continua.models.two_towers import TwoTowers
 from continua.typing import Letter
 
 STARTS = {Use.GAIN: 1.0, Use.SHIFT: 0.0, Use.DENSITY: 0.0}  # what leaves everything as it is; the rest is drawn
@@ -105,8 +106,8 @@ class Scaled:
 
 @torch.no_grad()
 def initialise(
-    model: Transformer | EncoderDecoder, scheme: Scheme, generator: torch.Generator
-) -> Transformer | EncoderDecoder:
+    model: Transformer | EncoderDecoder | TwoTowers, scheme: Scheme, generator: torch.Generator
+) -> Transformer | EncoderDecoder | TwoTowers:
     """Draw every weight of ``model`` anew, in place, and return it.
 
     The role of a field says which letters it is integrated over (none: a table that is looked up) and whether it writes
@@ -119,9 +120,9 @@ def initialise(
     >>> round(model.embed.table.coefficients.std().item(), 2)
     0.02
     """
-    if isinstance(model, EncoderDecoder):
-        initialise(model.encoder, scheme, generator)
-        initialise(model.decoder, scheme, generator)
+    if not isinstance(model, Transformer):
+        for flow in model.flows:
+            initialise(flow, scheme, generator)
         return model
     branches = sum(model.block.kinds) * model.native.z.steps
     span = (model.axes.z.start, model.axes.z.end)

@@ -12,8 +12,8 @@ from continua.errors import ConfigError, ShapeError
 from continua.fields import Parametrisation
 from continua.fields.role import LIFT, SHIFT
 from continua.models.batch import Batch
-from continua.models.embed import Embedding, added, observed_only
-from continua.operators import Encoding
+from continua.models.embed import Embedding, added, apply_once, observed_only
+from continua.operators import Encoding, Operator
 from continua.settings import Size, Whole
 from continua.typing import Tensor
 
@@ -63,9 +63,10 @@ class PatchTables(NamedTuple):
     """The maps of an embedding of patches, on the d grid."""
 
     table: Tensor
-    bias: Tensor
+    bias: Tensor | None
     first: Tensor | None
     position: Any
+    norm: Any
 
 
 @register
@@ -75,7 +76,7 @@ class Patches(Embedding):
     With ``first`` the token grid is the disjoint union of one point, t = 0, and the patches, t = 1, 2, …: the state
     starts there as a learned X(0, 0, d) (ViT's class token); ``extra`` more of them stand behind it (DeiT's second
     token). Values are images [b, channels, height, width], or patch vectors [b, t, entries] already laid out (those of
-    learned tokens are not read).
+    learned tokens are not read). Without ``bias`` there is no b; ``norm`` is applied to all of it (CLIP).
     Discrete case: ``nn.Conv2d`` whose stride is its kernel size, a class token and a position table.
     """
 
@@ -86,6 +87,8 @@ class Patches(Embedding):
         position: Encoding | None = None,
         first: bool = True,
         extra: Whole = 0,
+        bias: bool = True,
+        norm: Operator | None = None,
     ) -> None:
         super().__init__()
         if extra and not first:
@@ -94,7 +97,8 @@ class Patches(Embedding):
         self.pixels = pixels
         self.position = position
         self.table = weights.table(pixels.entries, "d", std=pixels.entries**-0.5, role=LIFT)
-        self.bias = weights.table(1, "d", std=0.02, role=SHIFT)
+        self.bias = weights.table(1, "d", std=0.02, role=SHIFT) if bias else None
+        self.norm = norm
         self.first = weights.table(1, "d", std=0.02) if first else None
         self.extra = weights.table(extra, "d", std=0.02) if extra else None
         self.learned = int(first) + extra  # tokens that come with the model
@@ -115,9 +119,10 @@ class Patches(Embedding):
         learned = [rows.on(d=grids.d) for rows in (self.first, self.extra) if rows is not None]
         return PatchTables(
             table=self.table.on(d=grids.d),
-            bias=self.bias.on(d=grids.d),
+            bias=None if self.bias is None else self.bias.on(d=grids.d)[0],
             first=None if not learned else learned[0] if len(learned) == 1 else torch.cat(learned),
             position=None if self.position is None else self.position.read(grids.d),
+            norm=None if self.norm is None else self.norm.read(grids),
         )
 
     def forward(self, batch: Batch, grids: Grids, read: PatchTables | None = None) -> Tensor:
@@ -129,7 +134,7 @@ class Patches(Embedding):
             remedy = "Give images [b, channels, height, width]."
             raise ShapeError(f"patches have {self.pixels.entries} entries", got=got, remedy=remedy)
         tables = self.read(grids) if read is None else read
-        x = linear(values.to(tables.table), tables.table.mT, tables.bias[0])
+        x = linear(values.to(tables.table), tables.table.mT, tables.bias)
         if tables.first is not None:
             if t.is_counting and t.is_ordered:
                 learned = len(tables.first)
@@ -137,4 +142,5 @@ class Patches(Embedding):
             else:
                 for place, row in enumerate(tables.first):
                     x = torch.where(t.nodes[..., :1] == place, row, x)
-        return observed_only(added(self.position, x, grids, tables.position), t)
+        x = added(self.position, x, grids, tables.position)
+        return observed_only(x if self.norm is None else apply_once(self.norm, tables.norm, grids, x), t)

@@ -147,6 +147,8 @@ class Transformer(ModelBase):
         if structure.steps is None or structure.t is not None or not isinstance(self.axes.t, Points):
             return None
         batch, grids = self.prepare(ids, structure)
+        if grids.tokens.has_gaps:  # which tokens are there is said by their values
+            return None
         field, args = self.bind(grids, structure, self._context(batch, told.context), told.reads)
         return Program(grids, self._steps(field, structure), args)
 

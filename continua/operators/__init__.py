@@ -4,7 +4,7 @@ import warnings
 from typing import Any
 
 from continua.axes import Grids as _Grids
-from continua.operators.activation import ELU, GELU, Activation, Identity, ReLU, SiLU, Tanh
+from continua.operators.activation import ELU, GELU, Activation, Identity, QuickGELU, ReLU, SiLU, Tanh
 from continua.operators.attention.head_norm import HeadNorm
 from continua.operators.attention.latent import Gates, Slices
 from continua.operators.attention.operator import Attention
@@ -115,6 +115,7 @@ __all__ = [
     "Project",
     "Subquadratic",
     "RMSNorm",
+    "QuickGELU",
     "ReLU",
     "Recorded",
     "Refit",

@@ -83,6 +83,21 @@ class SiLU:
 
 @register
 @dataclass(frozen=True)
+class QuickGELU:
+    """φ(x) = x σ(1.702 x), an approximation of GELU (CLIP)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """φ at every entry."""
+        return x * torch.sigmoid(1.702 * x)
+
+    def pull(self, u: Tensor, g: Tensor) -> Tensor:
+        """g·φ'(u)."""
+        share = torch.sigmoid(1.702 * u)
+        return g * share * (1 + 1.702 * u * (1 - share))
+
+
+@register
+@dataclass(frozen=True)
 class ELU:
     """φ(x) = x for x > 0, eˣ − 1 below."""
 

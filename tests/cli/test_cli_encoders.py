@@ -103,6 +103,29 @@ def test_a_language_model_embeds_behind_its_last_norm(tmp_path: Path, texts: Pat
         assert (torch.from_numpy(found["embeddings"][2]) - wanted).abs().max() <= 1e-4
 
 
+def test_clip_embeds_by_its_tower_of_texts(tmp_path: Path, texts: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 32}
+    words = {"vocab_size": 10, "max_position_embeddings": 24, "eos_token_id": 0, **sizes}  # of no text: its last one
+    images = {"image_size": 8, "patch_size": 4, **sizes}
+    config = transformers.CLIPConfig(text_config=words, vision_config=images, projection_dim=6)
+    theirs = stirred(transformers.CLIPModel(config).eval(), torch.float32)
+    folder = tmp_path / "model"
+    theirs.save_pretrained(folder)
+    tokeniser(folder)
+    out = tmp_path / "vectors.npz"
+    done = typed("embed", str(folder), "--texts", str(texts), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    with torch.no_grad():
+        states = [theirs.text_model(torch.tensor([ids])).last_hidden_state[0, -1] for ids in IDS]
+        wanted = theirs.text_projection(torch.stack(states))
+    with np.load(out) as found:
+        assert (torch.from_numpy(found["embeddings"]) - wanted).abs().max() <= 1e-5
+    refused = typed("classify", str(folder), "--texts", str(texts))
+    assert refused.returncode != 0
+    assert "there are no classes of texts" in " ".join(refused.stderr.split())
+
+
 def test_bad_input_is_answered_with_a_sentence(classifier: tuple[Path, Any], texts: Path, tmp_path: Path) -> None:
     folder = str(classifier[0])
     empty = tmp_path / "empty.txt"

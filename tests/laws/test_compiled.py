@@ -40,7 +40,18 @@ VIEWS: dict[str, tuple[str, ct.Discretisation]] = {
     "reversible": ("continuous words", ct.at(z=ct.Fixed(1, ct.ReversibleSolver(ct.RK4())))),
 }
 # families whose operators a sister has: gpt_j those of falcon, vit of dinov2, whisper of mbart and marian, gemma2 …
-SISTERS = ("gemma3", "smollm3", "phi3", "falcon", "falcon, two norms", "dinov2", "marian", "mbart", "modernbert")
+SISTERS = (
+    "gemma3",
+    "smollm3",
+    "phi3",
+    "falcon",
+    "falcon, two norms",
+    "dinov2",
+    "marian",
+    "mbart",
+    "modernbert",
+    "clip",
+)
 # half of all has fewer of everything; models of the case table are stepped by RK4 and Strang
 QUICK_VIEWS = ["half of all", "irregular stamps at another width", "reversible"]
 

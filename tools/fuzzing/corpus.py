@@ -119,6 +119,18 @@ COUNTED: dict[str, Any] = {
     },
     "bases": {letter: _counted(count) for letter, count in SIZES.items()},
 }
+TOWER: dict[str, Any] = {
+    "kind": "Transformer",
+    "axes": COUNTED["axes"],
+    "native": {
+        "kind": "Discretisation",
+        **{letter: {"kind": "Counting", "n": count} for letter, count in SIZES.items()},
+        "z": {"kind": "Fixed", "steps": 1},
+    },
+    "embed": {"kind": "Tokens", "weights": COUNTED, "vocab": 5, "end": 4},
+    "block": {"kind": "Parts", "parts": [{"kind": "Integral", "weights": COUNTED}]},
+    "readout": {"kind": "Readout", "weights": COUNTED, "out": 3, "last": True},
+}
 # kinds of later versions: an older library is not asked for them
 LATER: tuple[dict[str, Any], ...] = (
     {"kind": "Afterwards", "share": 0.5, "sizes": [SIZE]},
@@ -155,10 +167,12 @@ LATER: tuple[dict[str, Any], ...] = (
     {"kind": "Modes", "d": 3, "h": None, "e": None, "m": 5, "z": 2},
     {"kind": "NestedSpline", "size": 6, "degree": 3},
     {"kind": "Profile", "n": 4, "sizes": [4, 2]},
+    {"kind": "QuickGELU"},
     {"kind": "RefitRanks", "m": 4, "h": 3, "d": 2},
     {"kind": "Slices", "weights": COUNTED, "count": 4, "gain": 0.5},
     {"kind": "SmallerSizes", "d": [4, 8], "draws": 2, "parts": 2, "start": 0.4, "deep": 0.3, "joined": 0.2},
     {"kind": "Stage", "sizes": [SIZE], "until": 0.4, "rate": 0.5},
+    {"kind": "TwoTowers", "images": TOWER, "texts": TOWER, "log_scale": 2.0},
     {"kind": "Uniform"},
     {"kind": "YarnStretch", "factor": 4.0, "length": 32.0, "fast": 32.0, "slow": 1.0, "whole": True, "gain": 1.1},
 )

@@ -4,6 +4,7 @@ from continua.models.transformer import Transformer
 from continua.models.zoo.albert import albert
 from continua.models.zoo.bart import BartStyle, bart
 from continua.models.zoo.bert import bert
+from continua.models.zoo.clip import ClipSide, clip, clip_images, clip_texts
 from continua.models.zoo.cross_modal import cross_modal
 from continua.models.zoo.deit import deit
 from continua.models.zoo.dinov2 import dinov2
@@ -43,6 +44,7 @@ __all__ = [
     "T5_11",
     "Gemma2Style",
     "BartStyle",
+    "ClipSide",
     "FalconStyle",
     "GPTJStyle",
     "LatentAttention",
@@ -55,6 +57,9 @@ __all__ = [
     "albert",
     "bart",
     "bert",
+    "clip",
+    "clip_images",
+    "clip_texts",
     "continuous",
     "cross_modal",
     "deit",
