@@ -82,6 +82,7 @@ MODULES = {
     "operators.operator": "Beside Chain FromDepth Parts PreNorm Skip",
     "operators.pointwise": "Apply Integral Pointwise",
     "operators.position": "ALiBi Learned Position PositionByDepth RelativeBias Rotary Sinusoidal WaveBias",
+    "operators.shared_expert": "SharedExpert",
     "operators.spectral": "SpectralConvolution",
     "operators.stretch": "DynamicStretch LinearStretch Llama3Stretch LongStretch YarnStretch",
     "optim.bounded": "Rescaled SpectrallyNormalised",

@@ -151,6 +151,16 @@ def sines_of_places(
     return torch.cat([angle.sin(), angle.cos()], -1).to(self.weight.dtype)
 
 
+def alibi(attention_mask: Tensor, num_heads: int, dtype: torch.dtype) -> Tensor:
+    """Falcon's slopes times places among the observed tokens, [b·h, 1, s]."""
+    power = 2 ** (num_heads.bit_length() - 1)
+    slopes = [2.0 ** (-8 * (i + 1) / power) for i in range(power)]
+    slopes += [2.0 ** (-4 * (2 * i + 1) / power) for i in range(num_heads - power)]
+    places = ((attention_mask.cumsum(-1) - 1) * attention_mask)[:, None, :]
+    found = torch.tensor(slopes, dtype=torch.float64)[:, None] * places
+    return found.reshape(-1, 1, attention_mask.shape[1]).to(dtype)
+
+
 def turned(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
     """x cos + (−x₂, x₁) sin."""
     cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
@@ -184,6 +194,8 @@ ISLANDS = (
     *decoder("smollm3", "SmolLM3"),
     *decoder("mixtral", "Mixtral"),
     Island("mixtral.modeling_mixtral", "MixtralTopKRouter.forward", "the softmax", mixtral_gate),
+    *decoder("qwen2_moe", "Qwen2Moe"),
+    Island("qwen2_moe.modeling_qwen2_moe", "Qwen2MoeTopKRouter.forward", "the softmax", qwen_gate),
     *decoder("qwen3_moe", "Qwen3Moe"),
     Island("qwen3_moe.modeling_qwen3_moe", "Qwen3MoeTopKRouter.forward", "the softmax", qwen_gate),
     Island("gemma3.modeling_gemma3", "Gemma3RMSNorm.forward", "the whole norm", rms_norm_around_one),
@@ -191,6 +203,7 @@ ISLANDS = (
     Island("gemma3.modeling_gemma3", "eager_attention_forward", "the softmax", eager_attention),
     Island("gemma3.modeling_gemma3", "Gemma3TextScaledWordEmbedding.forward", "the root of d", scaled_words),
     Island("falcon.modeling_falcon", "FalconRotaryEmbedding.forward", "frequencies and angles", rotary_tables),
+    Island("falcon.modeling_falcon", "build_alibi_tensor", "slopes and products, bfloat16 even", alibi),
     Island("gptj.modeling_gptj", "GPTJAttention._get_embed_positions", "frequencies and angles", sines_and_cosines),
     Island("gptj.modeling_gptj", "GPTJAttention._attn", "the scores", gptj_attention),
     Island("modernbert.modeling_modernbert", "ModernBertRotaryEmbedding.forward", "angles", rotary_tables_by_layer),

@@ -8,7 +8,7 @@ from continua.convert.names import Entry, Layout, NameMap, norm
 from continua.convert.rotations import rotations, rotations_described
 from continua.flow import LieTrotter
 from continua.models import Transformer, zoo
-from continua.operators import Beside
+from continua.operators import ALiBi, Beside
 from continua.settings import Size
 
 LAYER = "h.{z}"
@@ -78,8 +78,7 @@ def _heads(model: Transformer, own: str, groups: int | None, biased: bool) -> tu
 
 
 def build(config: Settings, stored: set[str]) -> Transformer:
-    """The zoo's Falcon with the sizes of ``config.json``; positions are rotations."""
-    expect(config, alibi=False)
+    """The zoo's Falcon with the sizes of ``config.json``; positions are rotations or biases of distance."""
     new = config.take("new_decoder_architecture", bool, False)
     parallel = config.take("parallel_attn", bool, True)
     if new:
@@ -96,6 +95,7 @@ def build(config: Settings, stored: set[str]) -> Transformer:
         eps=config["layer_norm_epsilon"],
         tied=config.take("tie_word_embeddings", bool, True) and HEAD not in stored,
         bias=config.take("bias", bool, False),
+        alibi=config.take("alibi", bool, False),
     )
     return zoo.falcon(
         vocab=config["vocab_size"],
@@ -120,6 +120,7 @@ def describe(model: Transformer) -> dict[str, Any]:
     groups = attention.groups or heads
     parallel = _in_parallel(model)
     new = parallel and (not one_norm or groups not in (1, heads))
+    alibi = isinstance(attention.position, ALiBi)
     return {
         "architectures": ["FalconForCausalLM"],
         "activation": activation_described(feed.phi1),
@@ -134,9 +135,9 @@ def describe(model: Transformer) -> dict[str, Any]:
         "num_ln_in_parallel_attn": (1 if one_norm else 2) if new else None,
         "multi_query": groups == 1,
         "parallel_attn": parallel,
-        "alibi": False,
+        "alibi": alibi,
         "bias": attention.bq is not None,
-        **rotations_described(attention.position),
+        **({} if alibi else rotations_described(attention.position)),
         "tie_word_embeddings": readout.tied,
         "bos_token_id": None,
         "eos_token_id": None,

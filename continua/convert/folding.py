@@ -20,6 +20,7 @@ from continua.operators import (
     Operator,
     Pointwise,
     PreNorm,
+    SharedExpert,
     Sinusoidal,
     Skip,
 )
@@ -141,7 +142,7 @@ def stepped(part: Any, writer: Operator, values: Mapping[str, Tensor], lengths: 
         names: tuple[str, ...] = ("o", "bo")
     elif isinstance(writer, Pointwise) and isinstance(writer.phi2, Identity):
         names = ("w2", "b2")
-    elif isinstance(writer, Experts):
+    elif isinstance(writer, Experts | SharedExpert):
         names = ("w2",)
     elif isinstance(writer, Integral):
         names = ("kernel", "bias")
@@ -187,11 +188,18 @@ def _widest(layers: list[Tensor]) -> Tensor:
     return wide
 
 
+def _counted(module: Any) -> str:
+    """The widths along which a module counts its places."""
+    if isinstance(module, ALiBi):
+        return "he" if module.tempered else "h"
+    return "h" if isinstance(module, Gaussian) else "d" if isinstance(module, Sinusoidal) else ""
+
+
 def refuse_counted_places(flow: Any, grids: Grids) -> None:
     """Refuse a smaller size along a width where something counts its places: a plain model would count anew."""
     for module in flow.modules():
-        letter = "h" if isinstance(module, ALiBi | Gaussian) else "d" if isinstance(module, Sinusoidal) else None
-        if letter is not None and grids[letter].count != mass_of(flow.axes[letter]):
+        letter = next((one for one in _counted(module) if grids[one].count != mass_of(flow.axes[one])), None)
+        if letter is not None:
             got = f"{type(module).__name__} with {grids[letter].count} nodes of {letter}"
             remedy = f"Keep {letter} native; other widths can change."
             raise ConfigError(f"a plain model would count its places along {letter} anew", got=got, remedy=remedy)

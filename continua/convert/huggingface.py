@@ -31,7 +31,7 @@ from continua.convert.gpt_neox import GPT_NEOX
 from continua.convert.hub import located
 from continua.convert.llama import LLAMA
 from continua.convert.mistral import MISTRAL
-from continua.convert.mixtral import MIXTRAL, QWEN3_MOE
+from continua.convert.mixtral import MIXTRAL, QWEN2_MOE, QWEN3_MOE
 from continua.convert.modernbert import MODERNBERT
 from continua.convert.names import NameMap, widest
 from continua.convert.opt import OPT
@@ -54,7 +54,7 @@ from continua.typing import Tensor
 
 DECODERS = (
     *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GPT_NEOX, OPT, GEMMA2, GEMMA3),
-    *(PHI3, SMOLLM3, GPT_J, FALCON, MIXTRAL, QWEN3_MOE),
+    *(PHI3, SMOLLM3, GPT_J, FALCON, MIXTRAL, QWEN2_MOE, QWEN3_MOE),
 )
 ARCHITECTURES: dict[str, Architecture] = {
     each.kind: each

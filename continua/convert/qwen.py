@@ -1,5 +1,6 @@
 """Qwen2 and Qwen3 in Hugging Face's files."""
 
+from collections.abc import Callable
 from typing import Any
 
 from continua.convert.architecture import Architecture, Settings
@@ -9,11 +10,15 @@ from continua.settings import Size, Whole
 
 
 def _windows(config: Settings, stored: set[str]) -> dict[str, Any]:
+    first = config.take("max_window_layers", Whole, 28)
+    return qwen_windows(config, stored, lambda layer: layer >= first)
+
+
+def qwen_windows(config: Settings, stored: set[str], by_default: Callable[[int], bool]) -> dict[str, Any]:
     """The window of some layers, where ``use_sliding_window`` asks for it."""
     if not config.take("use_sliding_window", bool, False):
         return {}
-    first = config.take("max_window_layers", Whole, 28)
-    sliding = sliding_layers(config, stored, lambda layer: layer >= first)
+    sliding = sliding_layers(config, stored, by_default)
     return {"window": config.take("sliding_window", Size, None), "sliding": sliding}
 
 

@@ -47,6 +47,7 @@ from continua.operators.position import (
     WaveBias,
 )
 from continua.operators.refit import Refit
+from continua.operators.shared_expert import SharedExpert
 from continua.operators.spectral import SpectralConvolution
 from continua.operators.stretch import (
     DynamicStretch,
@@ -122,6 +123,7 @@ __all__ = [
     "RelativeBias",
     "Rotary",
     "FewSources",
+    "SharedExpert",
     "SiLU",
     "Sinusoidal",
     "Skip",

@@ -107,7 +107,7 @@ class Experts(Operator):
         super().__init__()
         if top > experts:
             raise ConfigError(f"a token has at most {experts} experts", got=top, remedy="Choose top ≤ experts.")
-        own = _of_experts(weights, experts)
+        own = of_experts(weights, experts)
         self.phi = phi
         self.gate_of_experts = Gate(top, normalised)
         self.choice = kernel(own, "zhc", inputs="c")
@@ -130,7 +130,7 @@ class Experts(Operator):
         return Bound(Mixing(self.phi, self.gate_of_experts), read_late(read.reading), local), Operands(read.weights)
 
 
-def _of_experts(weights: Parametrisation, experts: int) -> Parametrisation:
+def of_experts(weights: Parametrisation, experts: int) -> Parametrisation:
     """The parametrisation with experts in place of heads."""
     if not isinstance(weights, ByBasis):
         got = type(weights).__name__

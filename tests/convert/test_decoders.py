@@ -132,6 +132,13 @@ def qwen3_moe(**options: Any) -> Tiny:
     return Tiny("Qwen3MoeConfig", "Qwen3MoeForCausalLM", sizes, options, converted=True)
 
 
+def qwen2_moe(**options: Any) -> Tiny:
+    sizes = {**GROUPED, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 48, "num_experts": 4}
+    sizes |= {"num_experts_per_tok": 2, **EXPERTS}
+    del sizes["head_dim"]
+    return Tiny("Qwen2MoeConfig", "Qwen2MoeForCausalLM", sizes, options, converted=True)
+
+
 DECODERS: dict[str, Tiny] = {
     "llama 3": llama(**rope("llama3", **LLAMA3)),
     "llama, linear": llama(**rope("linear", factor=2.0)),
@@ -160,10 +167,14 @@ DECODERS: dict[str, Tiny] = {
     "mixtral": mixtral(sliding_window=3),
     "qwen3_moe": qwen3_moe(tie_word_embeddings=True),
     "qwen3_moe, normalised": qwen3_moe(norm_topk_prob=True, attention_bias=True),
+    "qwen2_moe": qwen2_moe(use_sliding_window=True, sliding_window=3),
     "gptj": gptj(),
     "falcon, 7B": falcon(),
     "falcon, 40B": falcon(new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=False),
     "falcon, 11B": falcon(new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1),
+    "falcon, RW": falcon(alibi=True, parallel_attn=False, bias=True, multi_query=False),
+    # six heads: slopes of four, and two of those of eight
+    "falcon, ALiBi": falcon(alibi=True, num_attention_heads=6, hidden_size=24),
     "falcon, in turn": dataclasses.replace(
         falcon(parallel_attn=False, bias=True, multi_query=False), writes="GPTNeoXForCausalLM"
     ),
@@ -279,7 +290,7 @@ def test_another_discretisation_runs(tmp_path: Path, name: str) -> None:
         assert other.shape == native.shape
         assert other.isfinite().all()
         assert gap(other, native) > 1e-4
-    if name in ("gemma3", "smollm3", "gptj", "falcon, 40B"):
+    if name in ("gemma3", "qwen2_moe", "smollm3", "gptj", "falcon, 40B"):
         small = ct.discretise(model, d=12, h=2, z=2)
         assert gap(small(IDS), model.at(d=12, h=2, z=2)(IDS)) <= 1e-12
     found = gradients(model.at(z=2)(IDS).square().sum(), dict(model.named_parameters()))

@@ -11,6 +11,7 @@ from continua.models.transformer import Transformer
 from continua.operators import (
     GELU,
     Activation,
+    ALiBi,
     Attention,
     Beside,
     Causal,
@@ -30,7 +31,7 @@ class FalconStyle:
     """What differs among models built like Falcon.
 
     ``parallel`` adds both branches of a layer to the same state; they read one norm, or each its own with
-    ``two_norms`` (40B). ``bias`` gives all maps a bias.
+    ``two_norms`` (40B). ``bias`` gives all maps a bias. ``alibi`` biases scores by distance in place of rotations (RW).
     """
 
     base: Positive = 10000.0
@@ -41,6 +42,7 @@ class FalconStyle:
     eps: NonNegative = 1e-5
     tied: bool = True
     bias: bool = False
+    alibi: bool = False
 
 
 @checked
@@ -64,10 +66,11 @@ def falcon(
     axes, native = discrete_axes(d, heads, m or 4 * d, depth)
     weights = counted(axes, depth)
     fixed = weights.autonomous()
+    turned = Rotary(style.base, style.stretch)
     attention = Attention(
         weights,
         mask=Causal(),
-        position=Rotary(style.base, style.stretch),
+        position=ALiBi(axes, as_powers=True, tempered=True) if style.alibi else turned,
         groups=None if groups == heads else groups,
         bias=("q", "k", "v", "o") if style.bias else (),
     )

@@ -10,6 +10,7 @@ from continua.models.readout import Readout
 from continua.models.transformer import Transformer
 from continua.operators import (
     Attention,
+    Beside,
     ByDepth,
     Causal,
     Experts,
@@ -21,11 +22,12 @@ from continua.operators import (
     PositionByDepth,
     RMSNorm,
     Rotary,
+    SharedExpert,
     SiLU,
     Stretch,
     Window,
 )
-from continua.settings import NonNegative, Positive, Share, Size, checked
+from continua.settings import NonNegative, Positive, Share, Size, Whole, checked
 
 ALL_BIASES = ("q", "k", "v", "o")
 
@@ -33,11 +35,15 @@ ALL_BIASES = ("q", "k", "v", "o")
 @checked
 @dataclass(frozen=True)
 class Mixture:
-    """``count`` experts in place of each feed-forward map, ``top`` of them for a token (``operators.Experts``)."""
+    """``count`` experts in place of each feed-forward map, ``top`` of them for a token (``operators.Experts``).
+
+    With ``shared`` every token has one more, as wide as so many of them (``operators.SharedExpert``).
+    """
 
     count: Size = 8
     top: Size = 2
     normalised: bool = True
+    shared: Whole = 0
 
 
 @checked
@@ -131,6 +137,7 @@ def llama(
     if style.experts is not None:
         mixture = style.experts
         feed = Experts(weights, mixture.count, mixture.top, SiLU(), mixture.normalised)
+        feed = Beside(feed, SharedExpert(weights, mixture.shared)) if mixture.shared else feed
     block = pre_norm((attention, feed), lambda: RMSNorm(weights, style.eps))
     readout = Readout(fixed, vocab, before=(RMSNorm(fixed, style.eps),), tied=style.tied)
     return Transformer(axes, native, Tokens(fixed, vocab, pad=style.pad), block, readout)
