@@ -5,6 +5,7 @@ from typing import Any
 
 from continua.axes import Grids as _Grids
 from continua.operators.activation import ELU, GELU, Activation, Identity, QuickGELU, ReLU, SiLU, Tanh
+from continua.operators.alibi import ALiBi
 from continua.operators.attention.head_norm import HeadNorm
 from continua.operators.attention.latent import Gates, Slices
 from continua.operators.attention.operator import Attention
@@ -36,7 +37,6 @@ from continua.operators.operator import (
 )
 from continua.operators.pointwise import Apply, Integral, Pointwise
 from continua.operators.position import (
-    ALiBi,
     Encoding,
     Learned,
     Position,

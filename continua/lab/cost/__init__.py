@@ -1,5 +1,6 @@
 """What a model costs: FLOPs, bytes and seconds over its sizes, and evaluations over tolerances."""
 
+from continua.lab.cost import experts as _experts  # noqa: F401  (registers its costs)
 from continua.lab.cost import latent as _latent  # noqa: F401  (registers its costs)
 from continua.lab.cost.beside import Beside, line_through, read_beside, write_beside
 from continua.lab.cost.complexity import Complexity, CostItem, predict
