@@ -1,14 +1,17 @@
-"""ALBERT in Hugging Face's files, with or without its masked-LM head: one set of weights for all steps in depth."""
+"""ALBERT in Hugging Face's files, with one of its heads or none: one set of weights for all steps in depth."""
 
 from typing import Any
 
 from continua.convert.architecture import Architecture, Settings, expect
+from continua.convert.bert import classifier
+from continua.convert.labels import described_head, head_of
 from continua.convert.names import Entry, Layout, NameMap, norm
 from continua.errors import CheckpointError, nearest
-from continua.models import Transformer, zoo
+from continua.models import Narrowed, Transformer, zoo
 from continua.operators import GELU, Activation, ReLU
 
 A = "block.parts.0"
+UNUSED = ("embeddings.position_ids", "predictions.decoder.*", "sop_classifier.*")
 ACTIVATIONS: dict[str, Activation] = {"gelu_new": GELU(tanh=True), "gelu": GELU(), "relu": ReLU()}
 
 
@@ -23,17 +26,21 @@ def names(model: Transformer) -> NameMap:
             Entry(f"{A}.b{letter}.coefficients", f"{layer}.attention.{name}.bias", flat=True),
         )
     ]
-    head = (
+    readout: Any = model.readout
+    words_head = (
         Entry("readout.map.coefficients", "predictions.dense.weight"),
         Entry("readout.bias", "predictions.dense.bias", flat=True),
         *norm("readout.readout.before.1", "predictions.LayerNorm"),
         Entry("readout.readout.bias", "predictions.bias", flat=True),
     )
+    is_words = isinstance(readout, Narrowed)
+    head = () if readout is None else words_head if is_words else classifier(readout, "pooler")
+    pooled = readout is not None and not is_words and readout.first
     words, feed, lift = "embed.embed", "block.parts.2", "encoder.embedding_hidden_mapping_in"
     return NameMap(
         prefix="albert.",
-        ignored=("pooler.*", "embeddings.position_ids", "predictions.decoder.*", "sop_classifier.*"),
-        bare=("predictions.*",),
+        ignored=UNUSED if pooled else ("pooler.*", *UNUSED),
+        bare=("predictions.*", "classifier.*", "qa_outputs.*"),
         entries=(
             Entry(f"{words}.table.coefficients", "embeddings.word_embeddings.weight"),
             Entry(f"{words}.position.table.coefficients", "embeddings.position_embeddings.weight"),
@@ -50,7 +57,7 @@ def names(model: Transformer) -> NameMap:
             Entry(f"{feed}.w2.coefficients", f"{layer}.ffn_output.weight"),
             Entry(f"{feed}.b2.coefficients", f"{layer}.ffn_output.bias", flat=True),
             *norm("block.parts.3.norm", f"{layer}.full_layer_layer_norm"),
-            *(head if model.readout is not None else ()),
+            *head,
         ),
     )
 
@@ -63,6 +70,8 @@ def build(config: Settings, stored: set[str]) -> Transformer:
     if phi not in ACTIVATIONS:
         remedy = nearest(str(phi), list(ACTIVATIONS))
         raise CheckpointError("this activation is not known", got=repr(phi), remedy=remedy)
+    head = head_of(config, stored, words="predictions.bias", pooled="albert.pooler.weight")
+    is_classifier = head.labels is not None and any(name.startswith(("classifier.", "qa_outputs.")) for name in stored)
     return zoo.albert(
         vocab=config["vocab_size"],
         table_width=config["embedding_size"],
@@ -72,7 +81,9 @@ def build(config: Settings, stored: set[str]) -> Transformer:
         context=config["max_position_embeddings"],
         m=config["intermediate_size"],
         phi=ACTIVATIONS[phi],
-        masked_lm="predictions.bias" in stored,
+        masked_lm=head.masked_lm,
+        labels=head.labels if is_classifier else None,
+        each=head.each,
     )
 
 
@@ -80,9 +91,10 @@ def describe(model: Transformer) -> dict[str, Any]:
     """The sizes of an ALBERT as ``config.json`` spells them."""
     words: Any = model.embed.embed
     feed: Any = model.block.parts[2]
+    is_words = isinstance(model.readout, Narrowed)
     spelt = {phi: name for name, phi in ACTIVATIONS.items()}
     return {
-        "architectures": ["AlbertModel" if model.readout is None else "AlbertForMaskedLM"],
+        **(described_head(model, "Albert") if not is_words else {"architectures": ["AlbertForMaskedLM"]}),
         "hidden_act": spelt[feed.phi1],
         "vocab_size": words.vocab,
         "embedding_size": model.embed.size,
@@ -99,4 +111,4 @@ def describe(model: Transformer) -> dict[str, Any]:
     }
 
 
-ALBERT = Architecture("albert", build, names, describe)
+ALBERT = Architecture("albert", build, names, describe, ("classifier.weight", "albert.pooler.weight"))

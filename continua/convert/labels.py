@@ -75,10 +75,10 @@ def described_head(model: Any, family: str) -> dict[str, Any]:
         return {"architectures": [f"{family}ForMaskedLM"]}
     if is_span(readout):
         return {"architectures": [f"{family}ForQuestionAnswering"]}
-    task = "SequenceClassification" if readout.first else "TokenClassification"
+    task = "SequenceClassification" if not readout.answers_each_token else "TokenClassification"
     return {"architectures": [f"{family}For{task}"], **described_labels(readout)}
 
 
 def is_span(readout: Any) -> bool:
     """Whether the head marks the start and the end of an answer."""
-    return bool(readout.labels == ANSWER_SPAN and not readout.first)
+    return bool(readout.labels == ANSWER_SPAN and readout.answers_each_token)

@@ -1,19 +1,22 @@
-"""ModernBERT in Hugging Face's files, with its words or without."""
+"""ModernBERT in Hugging Face's files, with one of its heads or none."""
 
 from typing import Any
 
 from continua.convert.architecture import Architecture, Settings, expect
 from continua.convert.gemma3 import rotations_of_layers
+from continua.convert.labels import described_head, labels_of
 from continua.convert.llama import FULL, SLIDING, depth_of, sliding_layers
 from continua.convert.names import Entry, Layout, NameMap, scale
 from continua.convert.rotations import ROPE, rotations_described
 from continua.models import Transformer, zoo
+from continua.models.zoo.heads import ANSWER_SPAN
 from continua.operators import ByDepth, PositionByDepth
 from continua.settings import Count, Size
 
 A, F = "block.parts.0", "block.parts.1"
 LAYER = "layers.{z}"
 BIAS = "decoder.bias"
+CLASSES = "classifier.weight"
 NONE = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), False)
 
 
@@ -24,15 +27,16 @@ def names(model: Transformer) -> NameMap:
     gate = f"{LAYER}.mlp.Wi.weight"
     heads = [Entry(f"{A}.inner.{k}.coefficients", fused, Layout(2, part=(i, 3))) for i, k in enumerate("qkv")]
     begins = Entry(f"{A}.norm.inner.scale.coefficients", f"{LAYER}.attn_norm.weight", flat=True, begins=1)
-    words = (
+    head = (
         Entry("readout.before.1.kernel.coefficients", "head.dense.weight"),
         scale("readout.before.3", "head.norm"),
-        Entry("readout.bias", BIAS, flat=True),
+        Entry("readout.bias", BIAS if readout.tied else "classifier.bias", flat=True),
     )
+    classes = () if readout.tied else (Entry("readout.head.coefficients", CLASSES),)
     return NameMap(
         prefix="model.",
         ignored=("decoder.weight",),
-        bare=("head.*", "decoder.*"),
+        bare=("head.*", "decoder.*", "classifier.*"),
         entries=(
             Entry("embed.table.coefficients", "embeddings.tok_embeddings.weight"),
             scale("embed.norm", "embeddings.norm"),
@@ -44,7 +48,7 @@ def names(model: Transformer) -> NameMap:
             Entry(f"{F}.inner.gate.coefficients", gate, Layout(part=(1, 2))),
             Entry(f"{F}.inner.w2.coefficients", f"{LAYER}.mlp.Wo.weight"),
             scale("readout.before.0", "final_norm"),
-            *(words if readout.out else ()),
+            *((*head, *classes) if readout.out else ()),
         ),
     )
 
@@ -64,7 +68,13 @@ def build(config: Settings, stored: set[str]) -> Transformer:
         sliding=sliding_layers(config, stored, lambda layer: layer % every != 0),
         eps=config["norm_eps"],
         pad=config.get("pad_token_id"),
+        mean=config.take("classifier_pooling", str, "cls") == "mean",
     )
+    task = " ".join(config.take("architectures", list[str], []))
+    is_span = "ForQuestionAnswering" in task
+    labels = None
+    if CLASSES in stored:
+        labels = ANSWER_SPAN if is_span else labels_of(config)
     return zoo.modernbert(
         vocab=config["vocab_size"],
         d=config["hidden_size"],
@@ -72,6 +82,8 @@ def build(config: Settings, stored: set[str]) -> Transformer:
         depth=depth_of(config, stored),
         m=config["intermediate_size"],
         masked_lm=BIAS in stored,
+        labels=labels,
+        each=is_span or "ForTokenClassification" in task,
         style=style,
     )
 
@@ -92,7 +104,8 @@ def describe(model: Transformer) -> dict[str, Any]:
     masks: tuple[Any, ...] = mask.masks if isinstance(mask, ByDepth) else (mask,) * depth
     near = next((one for one in masks if one is not None), None)
     return {
-        "architectures": ["ModernBertForMaskedLM" if readout.out else "ModernBertModel"],
+        **(described_head(model, "ModernBert") if readout.out else {"architectures": ["ModernBertModel"]}),
+        "classifier_pooling": "mean" if readout.pool else "cls",
         "hidden_activation": "gelu",
         "classifier_activation": "gelu",
         "vocab_size": embed.vocab,
@@ -112,4 +125,4 @@ def describe(model: Transformer) -> dict[str, Any]:
     }
 
 
-MODERNBERT = Architecture("modernbert", build, names, describe)
+MODERNBERT = Architecture("modernbert", build, names, describe, (CLASSES,))

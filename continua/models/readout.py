@@ -13,7 +13,7 @@ from continua.fields import Field, Parametrisation, Role, kernel_std
 from continua.fields.role import HEAD, SHIFT
 from continua.models.embed import apply_once, observed_only
 from continua.operators import Operator
-from continua.settings import Positive, Size
+from continua.settings import Positive, Size, Whole
 from continua.typing import Tensor
 
 
@@ -57,7 +57,8 @@ class Readout(nn.Module):
 
     ``out=None`` returns the field itself; ``tied`` takes R from the token table; ``scale`` is s; ``pool`` averages
     over the tokens with their measure first: y(v) = ∫ … dμ(t) / mass(t); ``first`` answers at the first observed token
-    alone, ``last`` at the last one. ``labels`` name the answers; ``cap`` = c bends them to c·tanh(y/c) (Gemma 2).
+    alone, ``last`` at the last one; operators from number ``pooled_at`` on come behind that, none unless it is given.
+    ``labels`` name the answers; ``cap`` = c bends them to c·tanh(y/c) (Gemma 2).
     Discrete case: ``ln_f`` and ``lm_head``.
     """
 
@@ -75,6 +76,7 @@ class Readout(nn.Module):
         labels: tuple[str, ...] = (),
         cap: Positive | None = None,
         last: bool = False,
+        pooled_at: Whole | None = None,
     ) -> None:
         super().__init__()
         if labels and len(labels) != out:
@@ -87,6 +89,7 @@ class Readout(nn.Module):
         self.scale = scale
         self.first = first
         self.last = last
+        self.pooled_at = len(before) if pooled_at is None else pooled_at
         self.labels = labels
         self.cap = cap
         self.before = nn.ModuleList(before)
@@ -108,7 +111,8 @@ class Readout(nn.Module):
         """Return the answer; absent tokens answer zero and enter no average."""
         t = grids.tokens
         weights = self.read(grids, table) if read is None else read
-        for operator, own in zip(self.before, weights.before, strict=True):
+        steps = list(zip(self.before, weights.before, strict=True))
+        for operator, own in steps[: self.pooled_at]:
             x = apply_once(operator, own, grids, x)  # type: ignore[arg-type]
         if self.pool:
             share = t.weights.to(x)
@@ -119,6 +123,8 @@ class Readout(nn.Module):
             x = first_of(x, t)
         elif self.last:
             x = last_of(x, t)
+        for operator, own in steps[self.pooled_at :]:
+            x = apply_once(operator, own, grids, x)  # type: ignore[arg-type]
         x = x if self.scale == 1.0 else x * self.scale
         if weights.kernel is not None:
             x = linear(x, weights.kernel, weights.bias)  # [b, t, v]

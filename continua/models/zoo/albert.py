@@ -9,6 +9,7 @@ from continua.models.embed import Tokens
 from continua.models.factored import Narrowed, Widened
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
+from continua.models.zoo.heads import encoder_head
 from continua.operators import GELU, Activation, Apply, Attention, LayerNorm, Learned, Pointwise
 from continua.settings import Size, checked
 
@@ -27,10 +28,13 @@ def albert(
     m: Size | None = None,
     phi: Activation = GELU(tanh=True),  # noqa: B008  (frozen)
     masked_lm: bool = False,
+    labels: Size | tuple[str, ...] | None = None,
+    each: bool = False,
 ) -> Transformer:
     """ALBERT (Lan et al. 2020): one field that does not change along z, followed in ``depth`` unit steps; post-norm.
 
-    Words are looked up in a table of ``table_width``; a linear map leads from there to d.
+    Words are looked up in a table of ``table_width``; a linear map leads from there to d. ``labels`` add a classifier
+    of the text behind a pooler; with ``each``, one of every token.
 
     >>> model = albert(vocab=9, table_width=4, d=8, heads=2, depth=3, context=8)
     >>> import torch
@@ -42,7 +46,9 @@ def albert(
     narrow = counted(replace(axes, d=Points(table_width)))
     block = post_norm((Attention(weights), Pointwise(weights, phi)), lambda: LayerNorm(weights, EPS))
     words = Tokens(narrow, vocab, Learned(narrow, context), types=2, norm=LayerNorm(narrow, EPS), pad=0)
-    readout = None
+    readout: Readout | Narrowed | None = encoder_head(
+        weights, vocab, phi=phi, eps=EPS, masked_lm=False, labels=labels, each=each
+    )
     if masked_lm:
         transform = (Apply(phi), LayerNorm(narrow, EPS))
         readout = Narrowed(weights, Readout(narrow, vocab, before=transform, tied=True, bias=True), table_width)

@@ -8,6 +8,7 @@ from continua.models.build import discrete_axes
 from continua.models.embed import Tokens
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
+from continua.models.zoo.heads import counted_and_named
 from continua.models.zoo.llama import by_layer
 from continua.operators import (
     GELU,
@@ -42,6 +43,7 @@ class ModernBertStyle:
     sliding: tuple[bool, ...] | None = None
     eps: NonNegative = 1e-5
     pad: int | None = None
+    mean: bool = False
 
 
 @checked
@@ -53,9 +55,14 @@ def modernbert(
     depth: Size = 22,
     m: Size = 1152,
     masked_lm: bool = False,
+    labels: Size | tuple[str, ...] | None = None,
+    each: bool = False,
     style: ModernBertStyle = ModernBertStyle(),  # noqa: B008  (frozen)
 ) -> Transformer:
     """ModernBERT (Warner et al. 2024): no biases, a norm before each branch but the first; ``masked_lm`` adds words.
+
+    ``labels``, their number or their names, add a classifier of the text, read at the first token or, with
+    ``style.mean``, from the mean of all; with ``each``, one of every token.
 
     >>> model = modernbert(vocab=32, d=8, heads=2, depth=3, m=12, masked_lm=True)
     >>> import torch
@@ -77,10 +84,17 @@ def modernbert(
     block = Parts((PreNorm(first, attention), PreNorm(LayerNorm(weights, style.eps, bias=False), feed)))
     embed = Tokens(fixed, vocab, norm=LayerNorm(fixed, style.eps, bias=False), pad=style.pad)
     last = LayerNorm(fixed, style.eps, bias=False)
-    if not masked_lm:
+    if not masked_lm and labels is None:
         return Transformer(axes, native, embed, block, Readout(fixed, before=(last,)))
-    transform = (Integral(fixed, bias=False), Apply(GELU()), LayerNorm(fixed, style.eps, bias=False))
-    readout = Readout(fixed, vocab, before=(last, *transform), tied=True, bias=True)
+    transform = (last, Integral(fixed, bias=False), Apply(GELU()), LayerNorm(fixed, style.eps, bias=False))
+    if masked_lm:
+        readout = Readout(fixed, vocab, before=transform, tied=True, bias=True)
+    else:
+        count, names = counted_and_named(labels or 2)
+        mean = style.mean and not each
+        first = not style.mean and not each
+        behind = 1 if mean else None  # the mean of the states goes through the head
+        readout = Readout(fixed, count, transform, bias=True, pool=mean, first=first, labels=names, pooled_at=behind)
     return Transformer(axes, native, embed, block, readout)
 
 
