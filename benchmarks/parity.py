@@ -1,6 +1,6 @@
 """How exact the families are: a tiny random model of each beside Hugging Face's, in float64.
 
-    python benchmarks/parity.py                  # under a minute on one core
+    python benchmarks/parity.py                  # some two minutes on one core
 
 For each family and head: the largest difference of the answers and of all gradients over the largest entry, with the
 parts that Hugging Face computes in float32 lifted (``tests/islands.py`` lists them), and of the answers as they are.
@@ -36,7 +36,8 @@ from tests.islands import lifted
 BOUND = 1e-12
 EXPERTS = {"experts_implementation": "eager"}  # products of groups know no float64
 VOCAB, ROOM = 23, 14
-IDS = torch.randint(4, VOCAB, (2, 7), generator=torch.Generator().manual_seed(4))
+END = VOCAB - 1  # of a text of CLIP
+IDS = torch.randint(4, END, (2, 7), generator=torch.Generator().manual_seed(4))
 SOURCE = torch.randint(4, VOCAB, (2, 6), generator=torch.Generator().manual_seed(5))
 WIDE = {"vocab_size": VOCAB, "hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 3}
 ENCODER = WIDE | {"intermediate_size": 24, "max_position_embeddings": ROOM}
@@ -70,6 +71,19 @@ def images() -> tuple[dict[str, Tensor], Any]:
     return {"pixel_values": pixels}, ct.Batch(pixels)
 
 
+def captioned() -> tuple[dict[str, Tensor], Any]:
+    ids = IDS.clone()
+    ids[0, 3] = END
+    ids[1, 6] = END
+    pixels = numbers(3, 3, 12, 12, seed=3)
+    return {"input_ids": ids, "pixel_values": pixels}, ct.Batch(ids, source=ct.Batch(pixels))
+
+
+def ended() -> tuple[dict[str, Tensor], Any]:
+    ids = captioned()[0]["input_ids"]
+    return {"input_ids": ids}, ct.Batch(ids)
+
+
 @dataclass(frozen=True)
 class Case:
     """A class of ``transformers``, its sizes, and what both sides read."""
@@ -89,7 +103,7 @@ class Case:
     @property
     def said(self) -> str:
         """What its configuration says beside sizes."""
-        return ", ".join(f"{name}={value}" for name, value in self.options.items() if name not in EXPERTS)
+        return ", ".join(f"{name}={value}" for name, value in self.options.items() if name not in EXPERTS | UNTIED)
 
     def make(self) -> Any:
         """The model with noise on every weight."""
@@ -97,20 +111,42 @@ class Case:
         return stirred(getattr(transformers, self.name)(config).eval())
 
 
+PAD = {"pad_token_id": 0}
+UNTIED = {"tie_word_embeddings": False}
 GPT2 = {"vocab_size": VOCAB, "n_embd": 16, "n_head": 4, "n_layer": 3, "n_positions": ROOM}
 DISTIL = {"vocab_size": VOCAB, "dim": 16, "n_heads": 4, "n_layers": 3, "hidden_dim": 24}
 T5 = {"vocab_size": VOCAB, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_heads": 4, "num_layers": 3}
 OPT = WIDE | {"ffn_dim": 24, "max_position_embeddings": ROOM, "word_embed_proj_dim": 16}
 DINO = {name: size for name, size in IMAGES.items() if name != "intermediate_size"} | {"mlp_ratio": 2}
 NO_ENDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"))
+TEXTS = ENCODER | {"projection_dim": 8, "eos_token_id": END, "bos_token_id": 1, "pad_token_id": 0}
+SEEN = IMAGES | {"projection_dim": 8}
+CLIP = {"text_config": TEXTS, "vision_config": SEEN, "projection_dim": 8}
+RW = {"alibi": True, "parallel_attn": False, "bias": True, "multi_query": False}
+SHARED = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 24}
+OF_TEXTS, OF_TOKENS, OF_ANSWERS = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
+# a family, its heads beside that of words, and its sizes
+MORE_HEADS = (
+    ("GPT2", (OF_TEXTS, OF_TOKENS, OF_ANSWERS), GPT2 | PAD, {}),
+    ("OPT", (OF_TEXTS, OF_ANSWERS), OPT | PAD, {}),
+    ("GPTNeoX", (OF_TEXTS, OF_TOKENS, OF_ANSWERS), ENCODER | PAD, {}),
+    *((name, ("Model", OF_TEXTS, OF_TOKENS, OF_ANSWERS), DECODER, UNTIED)
+      for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3")),
+    ("Gemma2", (OF_TEXTS, OF_TOKENS), DECODER, {}),
+    ("Phi3", ("Model", OF_TEXTS, OF_TOKENS), DECODER, {"bos_token_id": 1, "eos_token_id": 2} | UNTIED),
+    ("GPTJ", (OF_TEXTS, OF_ANSWERS), GPT2 | PAD | {"rotary_dim": 2}, {}),
+    ("Falcon", (OF_TEXTS, OF_TOKENS, OF_ANSWERS), WIDE | PAD, {}),
+    ("Mixtral", ("Model", OF_TEXTS, OF_TOKENS, OF_ANSWERS), DECODER, {"num_local_experts": 4} | EXPERTS | UNTIED),
+)  # fmt: skip
 CASES = (
     *(Case("Bert", head, ENCODER) for head in ("Model", *MINE)),
     *(Case("Roberta", head, ENCODER | {"type_vocab_size": 1}) for head in ("Model", *MINE)),
     *(Case("DistilBert", head, DISTIL | {"max_position_embeddings": ROOM}) for head in ("Model", *MINE)),
     *(Case("Electra", head, ENCODER | {"embedding_size": 8}) for head in ("Model", *MINE[1:])),
     Case("XLMRoberta", "ForMaskedLM", ENCODER | {"type_vocab_size": 1}),
-    Case("Albert", "ForMaskedLM", ENCODER | {"embedding_size": 8, "num_hidden_groups": 1}),
-    *(Case("ModernBert", head, ENCODER | NO_ENDS, options={"local_attention": 4}) for head in ("Model", "ForMaskedLM")),
+    *(Case("Albert", head, ENCODER | {"embedding_size": 8, "num_hidden_groups": 1}) for head in ("Model", *MINE)),
+    *(Case("ModernBert", head, ENCODER | NO_ENDS, options={"local_attention": 4}) for head in ("Model", *MINE)),
+    Case("ModernBert", OF_TEXTS, ENCODER | NO_ENDS, options={"local_attention": 4, "classifier_pooling": "mean"}),
     Case("T5", "ForConditionalGeneration", T5, paired),
     Case("Bart", "ForConditionalGeneration", SIDES | {"max_position_embeddings": ROOM}, paired),
     Case("MBart", "ForConditionalGeneration", SIDES | {"max_position_embeddings": ROOM}, paired),
@@ -121,6 +157,9 @@ CASES = (
     *(Case("DeiT", f"ForImageClassification{more}", IMAGES, images) for more in ("", "WithTeacher")),
     Case("Dinov2", "Model", DINO, images),
     Case("Dinov2WithRegisters", "Model", DINO, images, {"num_register_tokens": 3}),
+    Case("CLIP", "Model", CLIP, captioned),
+    Case("CLIPText", "ModelWithProjection", TEXTS, ended),
+    Case("CLIPVision", "ModelWithProjection", SEEN, images),
     Case("GPT2", "LMHeadModel", GPT2),
     Case("OPT", "ForCausalLM", OPT),
     Case("GPTNeoX", "ForCausalLM", ENCODER),
@@ -130,15 +169,23 @@ CASES = (
     Case("Phi3", "ForCausalLM", DECODER, options={"bos_token_id": 1, "eos_token_id": 2}),
     Case("GPTJ", "ForCausalLM", GPT2 | {"rotary_dim": 2}),
     Case("Falcon", "ForCausalLM", WIDE),
+    Case("Falcon", "ForCausalLM", WIDE, options=RW),
+    Case("Falcon", "ForCausalLM", WIDE | {"num_attention_heads": 6, "hidden_size": 24}, options={"alibi": True}),
     Case("Mixtral", "ForCausalLM", DECODER, options={"num_local_experts": 4} | EXPERTS),
+    Case("Qwen2Moe", "ForCausalLM", {name: size for name, size in DECODER.items() if name != "head_dim"},
+         options=SHARED | EXPERTS),
     Case("Qwen3Moe", "ForCausalLM", DECODER,
          options={"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24} | EXPERTS),
+    *(Case(name, head, sizes, options=options) for name, heads, sizes, options in MORE_HEADS for head in heads),
 )  # fmt: skip
 
 
 def answer(theirs: Any, given: dict[str, Tensor]) -> Tensor:
     """Logits, the two of a question side by side, or states."""
     out = theirs(**given)
+    for vector in ("logits_per_text", "text_embeds", "image_embeds"):
+        if getattr(out, vector, None) is not None:
+            return getattr(out, vector)
     if hasattr(out, "start_logits"):
         return torch.stack([out.start_logits, out.end_logits], -1)
     return out.logits if hasattr(out, "logits") else out.last_hidden_state

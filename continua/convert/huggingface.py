@@ -47,11 +47,15 @@ from continua.convert.vit import VIT
 from continua.convert.whisper import WHISPER
 from continua.data.tokens import Tokeniser
 from continua.errors import CheckpointError, ConfigError, ContinuaError, nearest
-from continua.models import merged
+from continua.models import Readout, Transformer, merged
 from continua.models.model import Model
 from continua.models.store import CONFIG, WEIGHTS, read_json, refuse_pickle
 from continua.typing import Tensor
 
+HEADS = (
+    *("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForImageClassification"),
+    "ForMaskedLM",
+)
 DECODERS = (
     *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GPT_NEOX, OPT, GEMMA2, GEMMA3),
     *(PHI3, SMOLLM3, GPT_J, FALCON, MIXTRAL, QWEN2_MOE, QWEN3_MOE),
@@ -247,4 +251,17 @@ def unfilled(kind: str, config: Settings, stored: set[str]) -> tuple[Any, NameMa
     """The model that a configuration describes, without numbers: these come from the file; and its names there."""
     with torch.device("meta"):
         model = ARCHITECTURES[kind].build(config, stored)
+    _require_head(config, model)
     return model, ARCHITECTURES[kind].names(model)
+
+
+def _require_head(config: Settings, model: Any) -> None:
+    """Refuse a file without the head that its configuration names: it would be read as another model."""
+    named = next(iter(config.take("architectures", list[str], [])), "")
+    if not isinstance(model, Transformer) or not named.endswith(HEADS):
+        return
+    readout = model.readout
+    words = isinstance(readout, Readout) and readout.tied
+    if readout is None or (isinstance(readout, Readout) and readout.out is None) or (words and "LM" not in named):
+        remedy = "Copy the whole file; without a head, config.json names the plain model in architectures."
+        raise CheckpointError(f"the file lacks the head of {named}", got="none of its tensors", remedy=remedy)
