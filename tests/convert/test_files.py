@@ -287,3 +287,36 @@ def test_gguf_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         ct.from_gguf(tmp_path / "text.gguf")
     with refused(CheckpointError, "stretched rotations", "from_hf"):
         ct.from_gguf(written(llama(), tmp_path / "more", **{"rope.scaling.type": "yarn"}))
+
+
+SIZE = b"llama.feed_forward_length" + (4).to_bytes(4, "little")  # the name, and the kind of number behind it
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "got", "remedy"),
+    [
+        (b"general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0llama", b"mamba", "got mamba", "Known: llama, qwen2"),
+        (b"blk.1.ffn_up.weight", b"blk.1.ffn_uq.weight", "no layers.1.mlp.up_proj.weight", "config.json"),
+        (b"output_norm.weight", b"output_nork.weight", "no norm.weight", "config.json"),
+        (SIZE + (32).to_bytes(4, "little"), (48).to_bytes(4, "little"), "got [32, 32]", "do not belong together"),
+    ],
+    ids=["architecture", "a map", "a norm", "other sizes"],
+)
+def test_gguf_files_of_another_content_are_refused(
+    tmp_path: Path, old: bytes, new: bytes, got: str, remedy: str
+) -> None:
+    path = written(llama(), tmp_path)
+    content = path.read_bytes()
+    assert content.count(old) == 1
+    path.write_bytes(content.replace(old, old[: -len(new)] + new))
+    with refused(CheckpointError, got, remedy):
+        ct.from_gguf(path)
+
+
+def test_gguf_files_cut_at_their_end_and_folders_are_refused(tmp_path: Path) -> None:
+    path = written(llama(), tmp_path)
+    with refused(CheckpointError, "no file", "Check the path"):
+        ct.from_gguf(tmp_path)
+    path.write_bytes(path.read_bytes()[:-400])
+    with refused(CheckpointError, "cannot be read", "cut short"):
+        ct.from_gguf(path)
