@@ -368,7 +368,7 @@ OTHER_MODELS: dict[str, Case] = {  # tested by name
         lambda: Batch(PIXELS.cut(random(2, 2, 4, 6), first=3)),
     ),
     "clip": Case(clip, captioned),
-    "qwen2_moe": Case(lambda: zoo.mixtral(WORDS, **SMALL, style=zoo.LlamaStyle(experts=zoo.Mixture(3, 2, shared=2)))),
+    "qwen2_moe": Case(lambda: zoo.llama(WORDS, **SMALL, style=zoo.LlamaStyle(experts=zoo.Mixture(3, 2, shared=2)))),
     "modernbert": Case(lambda: zoo.modernbert(WORDS, **SMALL, masked_lm=True)),
     "marian": Case(lambda: zoo.bart(**SIZES, style=zoo.BartStyle(sines=True, normed=False)), paired),
     "mbart": Case(lambda: zoo.bart(**SIZES, style=zoo.BartStyle(pre=True)), paired),

@@ -106,6 +106,7 @@ class Tokens(Embedding):
         std: Spread = 0.02,
         pad: int | None = None,
         scale: float = 1.0,
+        *,
         end: Whole | None = None,
     ) -> None:
         super().__init__()
