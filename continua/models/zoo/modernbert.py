@@ -92,9 +92,9 @@ def modernbert(
     else:
         count, names = counted_and_named(labels or 2)
         mean = style.mean and not each
-        first = not style.mean and not each
+        at_first = not style.mean and not each
         behind = 1 if mean else None  # the mean of the states goes through the head
-        readout = Readout(fixed, count, transform, bias=True, pool=mean, first=first, labels=names, pooled_at=behind)
+        readout = Readout(fixed, count, transform, bias=True, pool=mean, first=at_first, labels=names, pooled_at=behind)
     return Transformer(axes, native, embed, block, readout)
 
 
