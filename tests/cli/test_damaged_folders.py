@@ -18,6 +18,7 @@ from tests.cli.test_any_size import tokeniser
 from tests.commands import typed
 from tests.convert.test_transcription import SAYS, as_wav, tiny, tone
 from tests.refusals import refused
+from tests.slow import slow_but
 
 pytestmark = pytest.mark.spec("B14")
 
@@ -112,7 +113,9 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command", slow_but(("generate", "classify"), COMMANDS, "half a second each, and the same door for all folders")
+)
 def test_every_damage_is_one_sentence(
     command: str, places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from continua.errors import CheckpointError, ConfigError
 from tests.exact import gap, gradients, numbers, stirred, worst, written_gradients
 from tests.islands import lifted
 from tests.refusals import refused
+from tests.slow import slow_but
 
 pytestmark = [pytest.mark.usefixtures("quiet_hugging_face"), pytest.mark.spec("B14")]
 
@@ -98,7 +99,10 @@ def told(theirs: Any, ids: torch.Tensor, observed: torch.Tensor) -> torch.Tensor
     return out.logits if hasattr(out, "logits") else out.last_hidden_state
 
 
-@pytest.mark.parametrize("case", HEADS)
+QUICK = ("Llama, tokens", "Llama, answers", "Llama, states", "GPT2, tokens", "ModernBert, mean", "Albert, texts")
+
+
+@pytest.mark.parametrize("case", slow_but(QUICK, HEADS, "a quarter of a second each, and sisters have the same heads"))
 def test_other_heads_are_those_of_hugging_face(case: str, tmp_path: Path) -> None:
     """Answers and gradients of observed tokens, names of classes, and the way back, bit for bit."""
     transformers = pytest.importorskip("transformers")

@@ -172,9 +172,9 @@ DECODERS: dict[str, Tiny] = {
     "falcon, 7B": falcon(),
     "falcon, 40B": falcon(new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=False),
     "falcon, 11B": falcon(new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1),
-    "falcon, RW": falcon(alibi=True, parallel_attn=False, bias=True, multi_query=False),
-    # six heads: slopes of four, and two of those of eight
-    "falcon, ALiBi": falcon(alibi=True, num_attention_heads=6, hidden_size=24),
+    "falcon, RW": falcon(  # six heads: slopes of four, and two of those of eight
+        alibi=True, parallel_attn=False, bias=True, multi_query=False, num_attention_heads=6, hidden_size=24
+    ),
     "falcon, in turn": dataclasses.replace(
         falcon(parallel_attn=False, bias=True, multi_query=False), writes="GPTNeoXForCausalLM"
     ),
