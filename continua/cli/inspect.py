@@ -14,7 +14,7 @@ from continua.convert import from_hf
 from continua.convert.hub import located
 from continua.errors import ConfigError
 from continua.fields import Expansion, Neural, Separable
-from continua.models import EncoderDecoder, Transformer, load
+from continua.models import EncoderDecoder, Transformer, TwoTowers, load
 from continua.models.store import read_json
 from continua.operators import Beside, Operator, PreNorm, Project, Skip
 from continua.training import Run
@@ -32,8 +32,7 @@ def run(path: Path, wish: str, text: str | None, out: Path, device: torch.device
 
         look(console, model, path if opened is None else opened, text, at, out)
         return
-    sides = [("encoder", model.encoder), ("decoder", model.decoder)] if isinstance(model, EncoderDecoder) else []
-    for name, side in sides or [("", model)]:
+    for name, side in _sides(model):
         _describe(console, name, side, at)
     if opened is not None and wish:
         from continua.cli.pareto import WINDOWS, measure
@@ -42,6 +41,15 @@ def run(path: Path, wish: str, text: str | None, out: Path, device: torch.device
         table(console, measure(console, opened, [Discretisation(), at], WINDOWS, device, trust))
     elif opened is not None:
         show(console, opened, model, trust)
+
+
+def _sides(model: Any) -> list[tuple[str, Any]]:
+    """The flows of a model by their names; one alone has none."""
+    if isinstance(model, EncoderDecoder):
+        return [("encoder", model.encoder), ("decoder", model.decoder)]
+    if isinstance(model, TwoTowers):
+        return [("texts", model.texts), ("images", model.images)]
+    return [("", model)]
 
 
 def look_closer(

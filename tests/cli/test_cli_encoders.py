@@ -121,6 +121,9 @@ def test_clip_embeds_by_its_tower_of_texts(tmp_path: Path, texts: Path) -> None:
         wanted = theirs.text_projection(torch.stack(states))
     with np.load(out) as found:
         assert (torch.from_numpy(found["embeddings"]) - wanted).abs().max() <= 1e-5
+    shown = typed("inspect", str(folder))
+    assert shown.returncode == 0, shown.stderr
+    assert "images" in shown.stdout
     refused = typed("classify", str(folder), "--texts", str(texts))
     assert refused.returncode != 0
     assert "there are no classes of texts" in " ".join(refused.stderr.split())
