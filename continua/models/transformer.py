@@ -139,8 +139,7 @@ class Transformer(ModelBase):
         key = (batch.shape[1], batch.device)
         if key not in told.programs:  # type: ignore[operator]
             told.programs[key] = self._bound(batch, at, told)  # type: ignore[index]
-        found: Program | None = told.programs[key]  # type: ignore[index]
-        return found
+        return cast("Program | None", told.programs[key])  # type: ignore[index]
 
     def _bound(self, ids: Tensor, at: Discretisation | None, told: Pass) -> Program | None:
         structure = self.structure(at)
