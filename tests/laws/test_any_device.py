@@ -7,10 +7,10 @@ import torch
 
 from continua.errors import ContinuaError
 from continua.models import Batch
-from tests.cases import MODELS, OTHER_MODELS
+from tests.cases import MODELS, OTHER_MODELS, Case
 from tests.cases import made as made_once
 from tests.second_device import moved, on_second_device, registered
-from tests.slow import slow_but
+from tests.shallow import shallow
 
 FLOATING = (torch.float32, torch.float64, torch.bfloat16)
 QUICK = (torch.float32, torch.bfloat16)  # every other law runs in float64
@@ -19,8 +19,7 @@ SOLVES = ("functions on a circle", "convolution in time", "kernel Nyström", "ke
 # these solve linear systems, in float32 at least; torch has no such kernels in half precision either
 
 
-def made(name: str) -> tuple[Any, Batch]:
-    case = MODELS[name] if name in MODELS else OTHER_MODELS[name]
+def made(case: Case, name: str) -> tuple[Any, Batch]:
     model = case.build()
     batch = case.batch()
     if name in SCATTERED:
@@ -30,10 +29,22 @@ def made(name: str) -> tuple[Any, Batch]:
 
 
 @pytest.mark.spec("B10")
-@pytest.mark.parametrize("dtype", slow_but(QUICK, FLOATING, "ten seconds for all models"), ids=str)
+@pytest.mark.parametrize("dtype", QUICK, ids=str)
 @pytest.mark.parametrize("name", [*MODELS, *OTHER_MODELS])
 def test_a_model_runs_on_a_device_that_is_not_the_processor(name: str, dtype: torch.dtype) -> None:
-    model, batch = made(name)
+    runs_there(shallow(name), name, dtype)
+
+
+@pytest.mark.slow(reason="half a minute for all models, and a second layer is like the first")
+@pytest.mark.spec("B10")
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+@pytest.mark.parametrize("name", [*MODELS, *OTHER_MODELS])
+def test_a_model_of_two_layers_runs_on_a_device_that_is_not_the_processor(name: str, dtype: torch.dtype) -> None:
+    runs_there({**MODELS, **OTHER_MODELS}[name], name, dtype)
+
+
+def runs_there(case: Case, name: str, dtype: torch.dtype) -> None:
+    model, batch = made(case, name)
     wanted = made_once(name)[2].shape if name in MODELS else model.double()(batch).shape
     model.to(dtype)
     with on_second_device(model) as there:
@@ -48,7 +59,7 @@ def test_a_model_runs_on_a_device_that_is_not_the_processor(name: str, dtype: to
 
 @pytest.mark.spec("B10")
 def test_a_stray_tensor_is_noticed() -> None:
-    model, batch = made("gpt2")
+    model, batch = made(MODELS["gpt2"], "gpt2")
     with (
         on_second_device(model) as there,
         pytest.raises(ContinuaError, match="a batch and its model live on one device, got values on cpu"),
@@ -58,7 +69,7 @@ def test_a_stray_tensor_is_noticed() -> None:
 
 @pytest.mark.spec("B10")
 def test_a_value_that_is_read_is_noticed() -> None:
-    model, batch = made("gpt2")
+    model, batch = made(MODELS["gpt2"], "gpt2")
     model.execution.check = True
     with on_second_device(model) as there, pytest.raises(Exception, match=r"_local_scalar_dense|item"):
         there(moved(batch, registered()))

@@ -89,8 +89,8 @@ def reads_only_layers(model: Any) -> bool:
 
 COUNTED = [
     name
-    for name, case in MODELS.items()
-    if isinstance(model := case.build(), Transformer) and reads_only_layers(model) and name != "density"
+    for name in MODELS
+    if isinstance(model := made(name)[0], Transformer) and reads_only_layers(model) and name != "density"
 ]
 
 

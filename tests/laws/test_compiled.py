@@ -17,6 +17,7 @@ from continua.operators import Context
 from tests.cases import MODELS, OTHER_MODELS, made
 from tests.cases_models import scattered, series, words
 from tests.measure import EXACT, gap
+from tests.shallow import DEEP, one_layer, shallow
 from tests.slow import slow_but
 
 pytestmark = pytest.mark.unshaped  # checked functions do not compile
@@ -39,19 +40,7 @@ VIEWS: dict[str, tuple[str, ct.Discretisation]] = {
     "irregular stamps at another width": ("continuous series", ct.at(d=6, h=1, z=3)),
     "reversible": ("continuous words", ct.at(z=ct.Fixed(1, ct.ReversibleSolver(ct.RK4())))),
 }
-# families whose operators a sister has: gpt_j those of falcon, vit of dinov2, whisper of mbart and marian, gemma2 …
-SISTERS = (
-    "gemma3",
-    "smollm3",
-    "phi3",
-    "falcon",
-    "falcon, two norms",
-    "dinov2",
-    "marian",
-    "mbart",
-    "modernbert",
-    "clip",
-)
+ALL = [*MODELS, *OTHER_MODELS]
 # half of all has fewer of everything; models of the case table are stepped by RK4 and Strang
 QUICK_VIEWS = ["half of all", "irregular stamps at another width", "reversible"]
 
@@ -90,19 +79,24 @@ def agree(model: Any, run: Callable[[], Tensor], compiled: Callable[[], Tensor],
         assert a is None or b is None or gap(a, b) < tolerance * largest
 
 
-@pytest.mark.spec("B9", "D7")
-@pytest.mark.parametrize(
-    "name",
-    slow_but(
-        [name for name in [*MODELS, *OTHER_MODELS] if name not in SISTERS],
-        [*MODELS, *OTHER_MODELS],
-        "two seconds of tracing each, and a sister family has the same operators",
-    ),
-)
-def test_a_compiled_model_is_the_model(name: str) -> None:
-    model, batch = case(name)
+def compiled_agrees(model: Any, batch: Any) -> None:
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=False)
     agree(model, lambda: model(batch), lambda: compiled(batch), EXACT)
+
+
+@pytest.mark.spec("B9", "D7")
+@pytest.mark.parametrize("name", ALL)
+def test_a_compiled_model_is_the_model(name: str) -> None:
+    model = shallow(name).model()
+    batch = shallow(name).batch()
+    compiled_agrees(model, model.laid(batch) if name in SCATTERED else batch)
+
+
+@pytest.mark.slow(reason="two seconds of tracing each, and a second layer is traced like the first")
+@pytest.mark.spec("B9", "D7")
+@pytest.mark.parametrize("name", [name for name in ALL if name not in DEEP])
+def test_a_compiled_model_of_two_layers_is_the_model(name: str) -> None:
+    compiled_agrees(*case(name))
 
 
 @pytest.mark.spec("B9", "M10")
@@ -117,12 +111,13 @@ def test_a_compiled_model_serves_other_grids(name: str) -> None:
 @pytest.mark.spec("B9")
 @pytest.mark.parametrize("name", SIX)
 def test_inductor_compiles_the_whole_model(name: str) -> None:
-    inductor_agrees(name)
+    with one_layer():
+        inductor_agrees(name)
 
 
 @pytest.mark.slow(reason="inductor takes some ten seconds for each model")
 @pytest.mark.spec("B9")
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in SIX])
+@pytest.mark.parametrize("name", MODELS)
 def test_inductor_compiles_every_model(name: str) -> None:
     inductor_agrees(name)
 

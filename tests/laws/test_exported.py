@@ -12,7 +12,7 @@ import continua as ct
 from continua.models import Batch
 from tests.cases import MODELS, made
 from tests.measure import EXACT, gap
-from tests.slow import slow_but
+from tests.shallow import one_layer
 
 pytestmark = pytest.mark.unshaped  # checked functions do not compile
 SCATTERED = ("points of a plane", "functions on a square")  # the weights of scattered points come with the data
@@ -51,9 +51,22 @@ def other(batch: Batch, samples: int, tokens: int | None) -> Batch:
 
 
 @pytest.mark.spec("B9", "B2")
-@pytest.mark.parametrize("name", slow_but(QUICK, FREE, "two minutes of tracing for all of them"))
+@pytest.mark.parametrize("name", QUICK)
 def test_an_exported_model_answers_other_shapes(name: str) -> None:
-    model, batch, _ = made(name)
+    with one_layer():
+        model = MODELS[name].model()
+    exported_agrees(model, name)
+
+
+@pytest.mark.slow(reason="two minutes of tracing for all of them")
+@pytest.mark.spec("B9", "B2")
+@pytest.mark.parametrize("name", FREE)
+def test_an_exported_model_of_two_layers_answers_other_shapes(name: str) -> None:
+    exported_agrees(made(name)[0], name)
+
+
+def exported_agrees(model: Any, name: str) -> None:
+    batch = MODELS[name].batch()
     free = not name.startswith(TOKENS_ARE_GIVEN)
     shapes = ShapesCollection()
     opened(batch, shapes, free)
