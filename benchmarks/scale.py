@@ -42,9 +42,9 @@ from continua.training.distributed import joined
 from tests.forked import together
 from tests.models.sharded_kernels import NAMES as KERNELS
 from tests.models.sharded_kernels import kernels
-from tests.models.test_sharded import CLOSE, ROUNDED, Alone, cases, compared
+from tests.models.test_sharded import CLOSE, NAMES, ROUNDED, Alone, cases, compared
 
-SHOWN = ("gpt2", "series", "full series", "function", "weighted", "window", *KERNELS)
+SHOWN = (*NAMES, *KERNELS)
 TOKENS = 4096
 WINDOW = 64.0
 LONG = 16384

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 T = TypeVar("T")
 P = ParamSpec("P")
 KEPT = 1024  # constants that a cache holds
+WITHOUT_DOUBLES = ("mps",)  # devices that know no float64
 BYTES = 64 * 2**20  # what the numbers of a cache may take; a single one that is larger is held until the next comes
 
 
@@ -163,3 +164,18 @@ def _numbers(values: tuple[float, ...], device: torch.device, dtype: torch.dtype
 def at_least_single(dtype: torch.dtype) -> torch.dtype:
     """Half precision can neither count beyond a few hundred nor carry a weight: float32 then."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """The finest dtype of a device, for a little algebra that squares condition numbers."""
+    return torch.float32 if device.type in WITHOUT_DOUBLES else torch.float64
+
+
+def summed_in(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype of sums over many tokens: float64 for float32 on the processor, where it costs little.
+
+    The order of a sum no longer shows in its float32 digits then: tokens in parts have the sums of all. Accelerators
+    add in trees, and their float64 is slow; programs that are exported run where there may be none.
+    """
+    plain = dtype != torch.float32 or device.type != "cpu" or torch.compiler.is_exporting()
+    return dtype if plain else torch.float64

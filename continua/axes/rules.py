@@ -13,7 +13,6 @@ from continua import constants
 from continua.axes.axis import Axis, Interval, Points, Product, Times, mass_of
 from continua.axes.grid import Grid
 from continua.axes.nodes import Array, Nodes, interned
-from continua.axes.stamps import WITHOUT_DOUBLES
 from continua.config import register
 from continua.constants import constant_result
 from continua.errors import GridError
@@ -293,7 +292,7 @@ class Quadrature:
         """The dtype of the nodes: on a line far from zero, float32 could not tell them apart."""
         nodes = self.nodes.values
         far = nodes.shape[1] == 1 and np.abs(nodes).max() > FAR * np.ptp(nodes) > 0
-        return torch.float64 if far and device.type not in WITHOUT_DOUBLES else dtype
+        return constants.widest(device) if far else dtype
 
 
 FAR = 16.0  # lengths of an axis from zero; nearer than that float32 loses four bits of a node

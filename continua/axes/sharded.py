@@ -159,12 +159,15 @@ class Layout:
         """Where each token, by its number, stands in the order of the processes."""
         return np.argsort(self.order)
 
-    def picked(self, part: Tensor, numbers: Tensor) -> Tensor:
-        """Rows ``numbers`` [samples, m] of part [b, h, t, e], on every process: each gives those it has."""
+    def picked(self, part: Tensor, numbers: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Rows ``numbers`` [samples, m] of part [b, h, t, e], on every process: each gives those it has.
+
+        They come in ``dtype``, in which their gradients are added up.
+        """
         places = torch.from_numpy(self.places).to(part.device)[numbers] - 2 * self.chunk * self.rank
         here = (places >= 0) & (places < part.shape[2])
         index = torch.where(here, places, 0).expand(part.shape[0], -1)[:, None, :, None]
-        rows = part.gather(2, index.expand(-1, part.shape[1], -1, part.shape[-1]))
+        rows = part.gather(2, index.expand(-1, part.shape[1], -1, part.shape[-1])).to(dtype or part.dtype)
         return self.sum(torch.where(here[:, None, :, None], rows, 0.0))
 
     def any(self, here: bool) -> bool:

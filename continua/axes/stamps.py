@@ -7,10 +7,9 @@ import numpy as np
 import torch
 
 from continua.checks import looking
+from continua.constants import widest
 from continua.errors import GridError
 from continua.typing import Tensor
-
-WITHOUT_DOUBLES = ("mps",)  # devices that know no float64
 
 
 def as_stamps(times: Any) -> Tensor:
@@ -51,8 +50,8 @@ def exact(stamps: Tensor, like: Tensor) -> Tensor:
     """
     own = stamps.dtype if stamps.is_floating_point() else torch.float64
     wanted = torch.promote_types(own, like.dtype)
-    if wanted == torch.float64 and like.device.type in WITHOUT_DOUBLES:
-        wanted = torch.float32
+    if wanted == torch.float64:
+        wanted = widest(like.device)
     if looking() and stamps.dtype != wanted:
         _check_apart(stamps, wanted)
     return stamps.to(like.device, wanted)

@@ -18,6 +18,7 @@ from continua.errors import ConfigError
 from continua.typing import Float, Tensor
 
 Parts = tuple[Tensor, Tensor]  # real and imaginary
+FEW = 64  # tokens whose sums are taken in float64
 NUMBERS = 64  # bytes of a wave in a list, beside those of its whole numbers
 
 
@@ -180,11 +181,21 @@ class ByMatrix(Transform):
 
     def analyse(self, x: Float[Tensor, "b n c"], there: Any) -> Float[Tensor, "b 2 w c"]:
         """[2w, n] @ [n, c]."""
-        return (there.to(x) @ x).unflatten(1, (2, -1))
+        return _coefficients(x, there, x.shape[1]).to(x.dtype)
 
     def synthesise(self, v: Float[Tensor, "b 2 w c"], back: Any) -> Float[Tensor, "b n c"]:
         """[n, 2w] @ [2w, c]."""
         return back.to(v) @ v.flatten(1, 2)
+
+
+def _coefficients(x: Float[Tensor, "b n c"], there: Tensor, tokens: int) -> Float[Tensor, "b 2 w c"]:
+    """Shares of the coefficients, before they are rounded to the dtype of the field.
+
+    What a sum of few terms loses does not average out, and each coefficient carries it to all nodes; of many terms
+    it does, and float64 would cost more than it gives.
+    """
+    dtype = constants.summed_in(x.dtype, x.device) if tokens <= FEW else x.dtype
+    return (there.to(dtype) @ x.to(dtype)).unflatten(1, (2, -1))
 
 
 @dataclass(frozen=True)
@@ -195,7 +206,7 @@ class BySum(ByMatrix):
 
     def analyse(self, x: Float[Tensor, "b n c"], there: Any) -> Float[Tensor, "b 2 w c"]:
         """A share of each coefficient, and the sum over the processes."""
-        return self.layout.sum(super().analyse(x, there))
+        return self.layout.sum(_coefficients(x, there, self.layout.count)).to(x.dtype)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from continua import constants
 from continua.axes import GaussLegendre, Grid, Rule
 from continua.axes.sharded import Layout
 from continua.config import register
@@ -34,7 +35,8 @@ class Nystrom(Dot):
 
     Landmarks are the tokens at the nodes of ``rule`` over the cumulated measure, so crowded or heavy stretches get
     their share. Numerator and normaliser both go through them. A⁺ = (AᵀA + λ²)⁻¹Aᵀ with λ = √ε‖A‖ in float64, which
-    has a derivative everywhere and survives landmarks that are nearly alike. On smooth fields the kernel has low
+    has a derivative everywhere and survives landmarks that are nearly alike. It multiplies what C and R lost by up to
+    1/√ε, so these are float64 on the processor, too (``constants.summed_in``). On smooth fields the kernel has low
     rank, and the error falls faster than any power of m until it meets λ; on rough ones it falls slowly.
     """
 
@@ -58,45 +60,54 @@ class Nystrom(Dot):
     def attend(self, q: PerQuery, k: PerSource, v: PerSource, plan: Any, scores: Any) -> PerQuery:
         """C A⁺ (R w V) over C A⁺ (R w 1)."""
         dtype = torch.promote_types(q.dtype, torch.float32)
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1).to(dtype) for x in (k, v))
-        x = plan.scale * q.to(dtype)
-        queries, keys = _landmarks(x, k, scores.prepared, plan.layout)
-        weights = scores.log_weights.to(dtype).reshape(-1, 1, 1, k.shape[2]) if plan.weighted else None
-        right, level = _integrals(queries, k, v, weights)
+        summed = constants.summed_in(dtype, q.device)
+        groups = q.shape[1] // k.shape[1]
+        k, v = (x if groups == 1 else x.repeat_interleave(groups, 1) for x in (k, v))
+        queries, keys = _landmarks(q, k, scores.prepared, plan.layout, summed)
+        asked = plan.scale * queries
+        weights = scores.log_weights.to(summed).reshape(-1, 1, 1, k.shape[2]) if plan.weighted else None
+        right, level = _integrals(asked, k, v, weights)
         if plan.layout is not None:
             top = plan.layout.largest(level)
             right = plan.layout.sum((level - top).exp() * right)
             level = top
         # rows of A and R are divided alike, so A⁺R stays; rows of C drop out of the ratio
-        inner = (queries.double() @ keys.double().mT - level).exp()
-        through = _solved(inner, right.double(), torch.finfo(dtype).eps ** 0.5).to(dtype)
-        answers = []
-        for rows in x.split(CHUNK, 2):
-            near = rows @ keys.mT
-            sums = (near - near.detach().amax(-1, keepdim=True)).exp() @ through
-            answers.append(sums[..., :-1] / _away_from_zero(sums[..., -1:]))
-        return torch.cat(answers, 2).to(q.dtype)
+        wide = constants.widest(q.device)
+        inner = (asked.to(wide) @ keys.to(wide).mT - level).exp()
+        through = _solved(inner, right.to(wide), torch.finfo(dtype).eps ** 0.5).to(summed)
+        near = plan.scale * keys
+        return torch.cat([_through(rows, near, through) for rows in q.split(CHUNK, 2)], 2)
 
 
-def _landmarks(q: Tensor, k: Tensor, numbers: Landmarks, layout: Layout | None) -> tuple[Tensor, Tensor]:
+def _through(rows: Tensor, keys: Tensor, through: Tensor) -> Tensor:
+    """C A⁺ R w V over C A⁺ R w 1 for some queries."""
+    near = rows.to(keys.dtype) @ keys.mT
+    sums = (near - near.detach().amax(-1, keepdim=True)).exp() @ through
+    return (sums[..., :-1] / _away_from_zero(sums[..., -1:])).to(rows.dtype)
+
+
+def _landmarks(
+    q: Tensor, k: Tensor, numbers: Landmarks, layout: Layout | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     """Queries and keys at the landmarks; in parts these are the same tokens, on every process."""
     if layout is None:
-        return pick(q, numbers.queries), pick(k, numbers.keys)
-    queries, keys = layout.picked(torch.cat([q, k], -1), numbers.keys).chunk(2, -1)
+        return pick(q, numbers.queries).to(dtype), pick(k, numbers.keys).to(dtype)
+    queries, keys = layout.picked(torch.cat([q, k], -1), numbers.keys, dtype).chunk(2, -1)
     return queries, keys
 
 
 def _integrals(queries: Tensor, k: Tensor, v: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """R w [V, 1] of the landmarks, [b, h, m, e + 1], divided by e^level with the level [b, h, m, 1] of each."""
     level = queries.new_full((*queries.shape[:-1], 1), -torch.inf)
-    sums = v.new_zeros(*queries.shape[:-1], v.shape[-1] + 1)
-    for start in range(0, k.shape[2], CHUNK):
-        part = slice(start, start + CHUNK)
-        scores = queries @ k[:, :, part].mT
-        scores = scores if weights is None else scores + weights[..., part]
+    sums = queries.new_zeros(*queries.shape[:-1], v.shape[-1] + 1)
+    parts = [None] * -(-k.shape[2] // CHUNK) if weights is None else weights.split(CHUNK, -1)
+    for keys, values, logs in zip(k.split(CHUNK, 2), v.split(CHUNK, 2), parts, strict=True):
+        scores = queries @ keys.to(queries.dtype).mT
+        scores = scores if logs is None else scores + logs
         top = torch.maximum(level, scores.detach().amax(-1, keepdim=True))
         raised = (scores - top).exp()
-        sums = (level - top).exp() * sums + torch.cat([raised @ v[:, :, part], raised.sum(-1, keepdim=True)], -1)
+        own = torch.cat([raised @ values.to(raised.dtype), raised.sum(-1, keepdim=True)], -1)
+        sums = (level - top).exp() * sums + own
         level = top
     return sums, level
 

@@ -39,8 +39,8 @@ def reference(rule: Rule, step: int = 0) -> tuple[tuple[float, ...], tuple[float
 
 
 def masses(grid: Grid) -> Tensor:
-    """The weights of each sample, [samples, n], in float64."""
-    return grid.weights.detach().double().reshape(-1, grid.count)
+    """The weights of each sample, [samples, n], in float64 where there is such a thing."""
+    return grid.weights.detach().to(constants.widest(grid.weights.device)).reshape(-1, grid.count)
 
 
 def in_time(grid: Grid) -> Tensor | None:
