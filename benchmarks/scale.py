@@ -1,6 +1,7 @@
 """Tokens in parts: how exact, how many bytes a process, and how long.
 
     python benchmarks/scale.py                   # exactness and bytes; about a minute on one core
+    python benchmarks/scale.py --cases nystrom   # exactness of some models alone
     python benchmarks/scale.py --time            # two processes against one with two threads, on a quiet machine
     python benchmarks/scale.py --only resume     # checkpoints of two processes on one and on four
     python benchmarks/scale.py --only loader     # files on disk against training, in CPU seconds; a minute
@@ -73,8 +74,8 @@ def passing(tokens: int, sharded: Sharded | None) -> Any:
     return work
 
 
-def exact(folder: Path) -> None:
-    """Gaps of all models, written by each process."""
+def exact(folder: Path, shown: tuple[str, ...]) -> None:
+    """Gaps of some models, written by each process."""
     from torch.distributed.device_mesh import init_device_mesh
 
     with joined() as world:
@@ -83,7 +84,7 @@ def exact(folder: Path) -> None:
         for precision in CLOSE:
             dtype = getattr(torch, precision)
             for case in (*cases(dtype), *kernels(dtype)):
-                if case[0] in SHOWN:
+                if case[0] in shown:
                     found[f"{case[0]}, {precision}"] = compared(case, sharded, dtype)
         (folder / f"{world.rank}.json").write_text(json.dumps(found))
 
@@ -142,19 +143,19 @@ def busy() -> float:
     return (sum(ticks[:8]) - idle) / os.sysconf("SC_CLK_TCK")
 
 
-def on(count: int, work: Any) -> list[Any]:
+def on(count: int, work: Any, *given: Any) -> list[Any]:
     """What each of ``count`` processes wrote."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        together(work, folder, folder=folder, count=count)
+        together(work, folder, *given, folder=folder, count=count)
         return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
 
 
-def exactness() -> list[Row]:
+def exactness(shown: tuple[str, ...] = SHOWN) -> list[Row]:
     """The largest gap among the processes."""
     rows = []
     for count in (2, 4):
-        found = on(count, exact)
+        found = on(count, exact, shown)
         for name in found[0]:
             case, _, precision = name.rpartition(", ")
             close = CLOSE[precision]
@@ -210,9 +211,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--time", action="store_true", help="measure the time alone")
     parser.add_argument("--only", choices=["resume", "kills", "loader"], help="one part alone")
+    parser.add_argument("--cases", nargs="+", choices=SHOWN, metavar="CASE", help="exactness of these models alone")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    if chosen.only is not None:
+    if chosen.cases is not None:
+        rows = exactness(tuple(chosen.cases))
+    elif chosen.only is not None:
         rows = {"resume": resumed, "kills": kills, "loader": loader}[chosen.only]()
     else:
         rows = duration() if chosen.time else [*exactness(), *travel(), *memory()]
