@@ -29,6 +29,7 @@ def onto_grid(batch: Any, grid: Tensor) -> Tensor:
     share = torch.where(t1 > t0, (grid - t0) / (t1 - t0).clamp_min(1e-9), 0.0).clamp(0, 1)[..., None]
     wide = (-1, -1, batch.values.shape[-1])
     v0, v1 = batch.values.gather(1, low[..., None].expand(wide)), batch.values.gather(1, high[..., None].expand(wide))
+    share = share.to(v0)  # stamps are double
     return v0 * (1 - share) + v1 * share
 
 

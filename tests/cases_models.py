@@ -19,6 +19,7 @@ from continua.models import (
     Convolution,
     EncoderDecoder,
     FromCells,
+    LocalStem,
     Observations,
     Pixels,
     Readout,
@@ -157,6 +158,20 @@ def convolved() -> Transformer:
     block = pre_norm((Convolution(w, radii=(0.7,)), Pointwise(w)), lambda: LayerNorm(w))
     embed = Observations(w.autonomous(), CHANNELS)
     return Transformer(axes, native, embed, block, Readout(w.autonomous(), 3, before=(LayerNorm(w.autonomous()),)))
+
+
+def local_stem(span: int | None = None) -> Transformer:
+    """A series model of a token for two units of time behind local kernels."""
+    axes, native = continuous_axes(SMOOTH, t=Times())
+    w = ByBasis(axes, smooth_bases(axes, native, 2))
+    fixed = w.autonomous()
+    block = pre_norm((Attention(w), Pointwise(w)), lambda: LayerNorm(w))
+    return Transformer(axes, native, LocalStem(fixed, CHANNELS, (2, 1), span=span), block, Readout(fixed, 3, pool=True))
+
+
+def image_stem() -> Transformer:
+    """Images at four by four nodes, four tokens."""
+    return zoo.image_classifier(3, d=8, heads=2, depth=STEPS, side=4, stem=(2, 1))
 
 
 def in_cells() -> Transformer:

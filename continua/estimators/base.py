@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -155,6 +155,8 @@ class SeriesEstimator(BaseEstimator):
         _ = self._size, Training(steps=self.steps)  # refuse what is no size and no number of steps
         self.spacing_ = series.spacing
         self.scale_ = Scale.of(series, chosen.unit, chosen.periods)
+        if chosen.clock:
+            self.scale_ = replace(self.scale_, origin=float(series.start.min()))
         with reading("Give random_state a whole number from 0 to 2³² − 1, a RandomState or None."):
             self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
         return chosen

@@ -23,6 +23,7 @@ from continua.tasks.series import Classes
 
 PARTS = 3  # of the series, each held out once where something is chosen
 TRIAL = 4  # such a trial takes this part of the steps
+STEM = (2, 2, 2)  # strides that are tried where a stem is left open
 TIMES = 4  # that held-out series are changed and measured
 
 
@@ -33,7 +34,8 @@ class ContinuaClassifier(ClassifierMixin, SeriesEstimator):
     length; NaN is a missing value; ``times=`` are stamps [t], [n, t] or a list. Trained on one sampling it serves
     others: ``predict(finer, times=…)``. ``d``, ``heads`` and ``depth`` are the native size of ``model_``, ``steps``
     how long it is trained, ``settings`` all that seldom changes. ``verbose=0`` shows nothing. ``position_`` says
-    whether the model was told times, which ``SeriesSettings(position=None)`` chooses on held-out parts of the series.
+    whether the model was told times, which ``SeriesSettings(position=None)`` chooses on held-out parts of the series;
+    ``stem_`` are the strides of its local kernels, chosen likewise by ``SeriesSettings(stem=None)``.
 
     >>> import numpy as np
     >>> t = np.arange(12.0)
@@ -68,30 +70,33 @@ class ContinuaClassifier(ClassifierMixin, SeriesEstimator):
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         chosen = self._settle(series)
         count = len(self.classes_)
-        if chosen.position is None:
-            chosen = replace(chosen, position=self._better_position(series, torch.from_numpy(numbers).long(), chosen))
+        chosen = self._best(series, torch.from_numpy(numbers).long(), chosen)
         self.position_ = bool(chosen.position)
+        self.stem_ = tuple(chosen.stem or ())
         held = self._held(len(series), chosen.held_out)
         task = Classes(series, torch.from_numpy(numbers).long(), self.scale_, chosen.batch, chosen.change, held)
         self._train(classifier(self.scale_, count, self._size, chosen, self.seed_), task, chosen, held is not None)
         return self
 
-    def _better_position(self, series: Ragged, labels: torch.Tensor, chosen: SeriesSettings) -> bool:
-        """Whether times help: both ways are trained on parts of the series and measured on the rest, gone through the
-        same changes. The final fit takes the better one."""
+    def _best(self, series: Ragged, labels: torch.Tensor, chosen: SeriesSettings) -> SeriesSettings:
+        """The settings with what was left open: every way is trained on parts of the series and measured on the rest,
+        gone through the same changes. The final fit takes the best one."""
+        positions = (True, False) if chosen.position is None else (chosen.position,)
+        stems = ((), STEM) if chosen.stem is None else (chosen.stem,)
+        ways = [replace(chosen, position=position, stem=stem) for stem in stems for position in positions]
         parts = min(PARTS, len(series))
-        if parts < 2:
-            return True
-        order = torch.randperm(len(series), generator=generator_for("parts", self.seed_))
-        losses = {True: 0.0, False: 0.0}
-        for position in losses:
-            settings = replace(chosen, position=position)
-            for held in order.chunk(parts):
-                task = Classes(series, labels, self.scale_, chosen.batch, chosen.change, held.sort().values)
-                model = classifier(self.scale_, len(self.classes_), self._size, settings, self.seed_)
-                self._fit(model, task, settings, max(1, self.steps // TRIAL), False)
-                losses[position] += task.measured(model.eval(), TIMES)
-        return losses[True] <= losses[False]
+        if len(ways) == 1 or parts < 2:
+            return ways[0]
+        order = torch.randperm(len(series), generator=generator_for("parts", self.seed_)).chunk(parts)
+        losses = [sum(self._tried(series, labels, way, held) for held in order) for way in ways]
+        return ways[losses.index(min(losses))]
+
+    def _tried(self, series: Ragged, labels: torch.Tensor, way: SeriesSettings, held: torch.Tensor) -> float:
+        """The loss of held-out series after a short training on the others."""
+        task = Classes(series, labels, self.scale_, way.batch, way.change, held.sort().values)
+        model = classifier(self.scale_, len(self.classes_), self._size, way, self.seed_)
+        self._fit(model, task, way, max(1, self.steps // TRIAL), False)
+        return task.measured(model.eval(), TIMES)
 
     @torch.no_grad()
     def predict_proba(self, X: Any, times: Any = None) -> Array:
@@ -120,11 +125,13 @@ class ContinuaClassifier(ClassifierMixin, SeriesEstimator):
 
     def _fitted(self) -> dict[str, Any]:
         own = {"classes_": self.classes_.tolist(), "dtype": self.classes_.dtype.str, "position_": self.position_}
+        own["stem_"] = list(self.stem_)
         return {**super()._fitted(), **own}
 
     def _remember(self, plain: dict[str, Any]) -> None:
         self.classes_ = np.array(plain["classes_"], dtype=plain["dtype"])
         self.position_ = bool(plain.get("position_", True))  # estimators of 0.1 say nothing of it
+        self.stem_ = tuple(plain.get("stem_", ()))
         del self.dtype
 
 

@@ -65,6 +65,9 @@ class ContinuaForecaster(RegressorMixin, SeriesEstimator):
         if chosen.position is None:
             remedy = "Use position=True, or False where only distances count."
             raise ConfigError("a forecaster is told whether times matter", got="position=None", remedy=remedy)
+        if chosen.stem is None or chosen.stem or chosen.clock:
+            got = f"stem={chosen.stem}, clock={chosen.clock}"
+            raise ConfigError("stems and clocks are for classifiers", got=got, remedy="Leave them as they are.")
         levels = Quantiles(tuple(self.quantiles))
         held = self._held(len(series), chosen.held_out)
         if y is None:

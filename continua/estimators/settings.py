@@ -21,7 +21,10 @@ class SeriesSettings:
     ``batch`` series a step; ``lr`` and ``decay`` are AdamW's; ``hidden`` is the width of the feed-forward map (3d if
     None). ``radii`` of the convolution are in units of time, ``degree`` of its polynomials; ``position`` tells the
     model the time of a point, without it only distances count; None lets a classifier try both on parts of the series
-    that are held out. ``unit`` is the unit of time (the median distance of
+    that are held out. ``stem`` are the strides of local kernels that make fewer tokens of a series before a classifier
+    looks at it as a whole (see ``LocalStem``; ``(2, 2, 2)``: a token for eight units of time); without them every point
+    is a token, None tries both. ``clock`` counts stamps from the first one of all training series, not from that of
+    each: for classifiers of series that share a clock. ``unit`` is the unit of time (the median distance of
     neighbours if None), ``periods`` are cycles of the clock that matter, in its own unit. ``change`` is what training
     series go through. ``window`` and ``share``: see ``Filling``. ``held_out``: the share that is measured while
     training and not trained on.
@@ -34,6 +37,8 @@ class SeriesSettings:
     radii: tuple[Positive, ...] = (1.0, 2.0)
     degree: Whole = 2
     position: bool | None = True
+    stem: tuple[Count, ...] | None = ()
+    clock: bool = False
     unit: float | None = None
     periods: tuple[Positive, ...] = ()
     change: Change = Change()  # noqa: RUF009  (frozen)
@@ -70,6 +75,7 @@ def classifier(scale: Scale, classes: int, size: Size, settings: SeriesSettings,
         radii=settings.radii,
         degree=settings.degree,
         position=settings.position is not False,
+        stem=settings.stem or (),
     )
     initialise(model, Scaled(), torch.Generator().manual_seed(seed))
     return model

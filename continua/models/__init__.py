@@ -13,8 +13,10 @@ from continua.models.encoder_decoder import EncoderDecoder
 from continua.models.factored import Narrowed, Widened
 from continua.models.frames import Frames
 from continua.models.generate import generate, stream
+from continua.models.image_stem import ImageStem
 from continua.models.init import GPT2Init, Scaled, Xavier, initialise
 from continua.models.lift import lift
+from continua.models.local_stem import LocalStem
 from continua.models.low_rank import learn_only, load_lora, lora_of, merged, save_lora, with_lora
 from continua.models.model import Execution, Model, Pass, Reads
 from continua.models.patches import Patches, Pixels
@@ -43,6 +45,8 @@ __all__ = [
     "Frames",
     "FromCells",
     "GPT2Init",
+    "ImageStem",
+    "LocalStem",
     "States",
     "Structure",
     "Greedy",

@@ -22,8 +22,9 @@ class VisionSettings:
 
     ``d``, ``heads`` and ``depth`` are the native size. ``kernel_lr`` is Muon's, for kernels, ``lr`` AdamW's, for all
     else. ``decay`` is the weight decay of both. ``batch`` images make a step.
-    ``warp``, ``missing`` and ``apart`` change training images (see ``Images``). ``weights`` is the seed of the first
-    weights.
+    ``warp``, ``missing``, ``apart`` and ``sizes`` change training images (see ``Images``). ``weights`` is the seed of
+    the first weights. With a ``stem``, strides of local kernels, images are read at ``side`` × ``side`` nodes instead
+    of in cells (see ``ImageStem``).
     """
 
     cells: Size = 2
@@ -40,6 +41,9 @@ class VisionSettings:
     warp: NonNegative = 0.1
     missing: PartialShare = 0.75
     apart: bool = True
+    sizes: tuple[Size, ...] = ()
+    side: Size = 8
+    stem: tuple[Size, ...] = ()
     weights: Seed = 0
 
 
@@ -52,6 +56,7 @@ class FashionSettings(VisionSettings):
     degree: Whole = 5
     kernel_lr: NonNegative = 0.01
     warp: NonNegative = 0.05
+    side: Size = 32
     apart: bool = False  # the fits of many cells are made once a batch then
     folder: str = str(FASHION)
     images: Count | None = None
@@ -60,7 +65,13 @@ class FashionSettings(VisionSettings):
 @shipped
 def digits(settings: VisionSettings) -> Bundle:
     """Handwritten digits of 8×8 pixels, read at any resolution and with pixels missing."""
-    task = images_of_digits(settings.batch, warp=settings.warp, missing=settings.missing, apart=settings.apart)
+    task = images_of_digits(
+        settings.batch,
+        warp=settings.warp,
+        missing=settings.missing,
+        apart=settings.apart,
+        sizes=settings.sizes,
+    )
     return bundle_of(settings, task, Training(steps=1200, evaluate_every=300))
 
 
@@ -74,6 +85,7 @@ def fashion(settings: FashionSettings) -> Bundle:
         warp=settings.warp,
         missing=settings.missing,
         apart=settings.apart,
+        sizes=settings.sizes,
     )
     return bundle_of(settings, task, Training(steps=3000, evaluate_every=1000))
 
@@ -102,6 +114,8 @@ def model_of(settings: VisionSettings, classes: int, channels: int = 1) -> Trans
         d=settings.d,
         heads=settings.heads,
         depth=settings.depth,
+        side=settings.side,
+        stem=settings.stem,
     )
     initialise(model, Scaled(), torch.Generator().manual_seed(settings.weights))
     return model

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import avg_pool2d, cross_entropy
 
 from continua.data.generation import generator_for
-from continua.data.images import FASHION, digit_images, fashion_images, moved, observed_pixels, warped
+from continua.data.images import FASHION, digit_images, fashion_images, moved, observed_pixels, resampled, warped
 from continua.errors import ConfigError
 from continua.models import Batch
 from continua.tasks.task import Example, Score, device_of, divergence
@@ -21,7 +21,8 @@ class Images:
 
     Training images are changed at random: ``shift`` moves each by up to so many pixels; ``warp`` is the largest change
     of an entry of an affine map of the square (turns, stretches, moves by parts of a pixel); a share of the pixels, up
-    to ``missing``, is not observed: the same ones in all images of a batch, or, ``apart``, others in each.
+    to ``missing``, is not observed: the same ones in all images of a batch, or, ``apart``, others in each. Every other
+    batch, at random, comes at one of other ``sizes``, so many pixels in each direction.
     """
 
     pixels: Tensor
@@ -32,6 +33,7 @@ class Images:
     warp: float = 0.0
     missing: float = 0.0
     apart: bool = False
+    sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.pixels.dim() != 4 or len(self.pixels) != len(self.labels):
@@ -44,6 +46,8 @@ class Images:
             said = f"missing={self.missing:g}, warp={self.warp:g}"
             remedy = "Use shares from 0 to below 1."
             raise ConfigError("a part of an image is missing or moved, not all", got=said, remedy=remedy)
+        if self.sizes and min(self.sizes) < 1:
+            raise ConfigError("an image has a pixel or more", got=self.sizes, remedy="Use sizes=(14, 20).")
         strange = sorted(set(self.labels[self._cut :].tolist()) - set(self.labels[: self._cut].tolist()))
         if strange:
             remedy = "Shuffle the images, or leave these classes out."
@@ -77,10 +81,13 @@ class Images:
             pixels = torch.stack([moved(image, *move) for image, move in zip(pixels, moves, strict=True)])
         if self.warp:
             pixels = warped(pixels, self.warp, generator)
+        if self.sizes:
+            places = torch.randint(2 * len(self.sizes), (1,), generator=generator)
+            pixels = resampled(pixels, self.sizes[int(places)]) if int(places) < len(self.sizes) else pixels
         observed = None
         if self.missing:
             share = self.missing * torch.rand(self.batch if self.apart else 1, generator=generator)
-            observed = observed_pixels(len(share), self.pixels.shape[2:].numel(), share, generator)
+            observed = observed_pixels(len(share), pixels.shape[2:].numel(), share, generator)
             observed = observed if self.apart else observed[0]
         return Example(Batch(pixels, observed=observed), self.labels[chosen])
 
@@ -147,11 +154,12 @@ def digits(
     warp: float = 0.0,
     missing: float = 0.0,
     apart: bool = False,
+    sizes: tuple[int, ...] = (),
 ) -> Images:
     """The handwritten digits of scikit-learn as a task; the changes of training images are those of ``Images``."""
     found = digit_images()
     share = found.held_out if held_out is None else held_out
-    return Images(found.pixels, found.labels, batch, share, shift, warp, missing, apart)
+    return Images(found.pixels, found.labels, batch, share, shift, warp, missing, apart, sizes)
 
 
 def fashion_mnist(
@@ -163,7 +171,8 @@ def fashion_mnist(
     warp: float = 0.0,
     missing: float = 0.0,
     apart: bool = False,
+    sizes: tuple[int, ...] = (),
 ) -> Images:
     """Fashion-MNIST as a task (see ``fashion_images``); the changes of training images are those of ``Images``."""
     found = fashion_images(folder, images)
-    return Images(found.pixels, found.labels, batch, found.held_out, shift, warp, missing, apart)
+    return Images(found.pixels, found.labels, batch, found.held_out, shift, warp, missing, apart, sizes)

@@ -22,7 +22,8 @@ class Scale:
     """How series become numbers near one: (value − mean)/spread by channel, stamps in ``unit``s.
 
     ``periods`` (of the original clock) add the sine and cosine of the time of day, year … to every point. Answers of
-    another scale than the series have their own means and spreads (``answers``).
+    another scale than the series have their own means and spreads (``answers``). Stamps are counted from the first of
+    each series, or, where they share a clock, from its time ``origin``.
     """
 
     mean: tuple[float, ...]
@@ -30,6 +31,7 @@ class Scale:
     unit: float = 1.0
     periods: tuple[float, ...] = ()
     answers: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    origin: float | None = None
 
     @classmethod
     def of(cls, series: Ragged, unit: float | None = None, periods: tuple[float, ...] = ()) -> "Scale":
@@ -84,7 +86,8 @@ class Scale:
         if self.channels > 1:
             parts += [seen.float(), _ages(series.times, seen, self.unit)]
         parts += self.waves(series.times + series.start[:, None])
-        return Batch(torch.cat(parts, -1), times=series.times / self.unit, observed=series.present)
+        times = series.times if self.origin is None else series.times + (series.start - self.origin)[:, None]
+        return Batch(torch.cat(parts, -1), times=times / self.unit, observed=series.present)
 
 
 def _moments(values: Tensor) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from continua.errors import ConfigError
 from continua.estimators import ContinuaClassifier, ContinuaForecaster, SeriesSettings, base
 from continua.training.progress import Bar, Progress
 
@@ -33,3 +34,28 @@ def test_a_loss_is_called_held_out_only_where_series_were(
     kind(**TINY, settings=SeriesSettings(held_out=held_out)).fit(SERIES, np.arange(8) % 2)
     names = {name for at in shown for name in at.scores}
     assert names == {word}
+
+
+@pytest.mark.spec("B4")
+def test_a_stem_is_chosen_on_held_out_series_and_kept(tmp_path) -> None:
+    """Both ways are tried where the setting is left open; what was chosen is saved with the estimator."""
+    draw = np.random.default_rng(1)
+    times = np.sort(24 * draw.random((12, 20)), 1)
+    kind = np.arange(12) % 2
+    values = np.sin((0.4 + 1.0 * kind[:, None]) * times)
+    settings = SeriesSettings(stem=None, clock=True, lr=1e-2, unit=1.0)
+    model = ContinuaClassifier(**{**TINY, "steps": 8, "verbose": 0}, settings=settings).fit(values, kind, times=times)
+    assert model.stem_ in ((), (2, 2, 2))
+    fixed = ContinuaClassifier(**{**TINY, "verbose": 0}, settings=SeriesSettings(stem=(2, 2), clock=True, unit=1.0))
+    fixed.fit(values, kind, times=times)
+    again = ContinuaClassifier.load(fixed.save(tmp_path / "kept"))
+    assert again.stem_ == (2, 2)
+    late = values[:, 3:], times[:, 3:]  # the clock goes on counting from the first stamp of fit
+    assert np.array_equal(again.predict_proba(late[0], times=late[1]), fixed.predict_proba(late[0], times=late[1]))
+    assert again.scale_.origin == times.min()
+
+
+@pytest.mark.spec("B4")
+def test_a_forecaster_has_no_stem() -> None:
+    with pytest.raises(ConfigError, match="stems and clocks"):
+        ContinuaForecaster(**TINY, settings=SeriesSettings(stem=(2,))).fit(SERIES)

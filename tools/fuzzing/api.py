@@ -30,6 +30,7 @@ ZOO: dict[str, dict[str, Any]] = {
         "depth": 1,
         "radii": (1.0, 2.0),
         "degree": 2,
+        "stem": (2, 1),
     },
     "image_classifier": {"classes": 3, "channels": 1, "cells": 2, "degree": 1, "d": 8, "heads": 2, "depth": 1},
 }

@@ -6,6 +6,8 @@ from continua.fields import ByBasis, Nodal
 from continua.flow import Fixed, LieTrotter
 from continua.models.build import continuous_axes, pre_norm, smooth_bases
 from continua.models.cells import Cells
+from continua.models.embed import Embedding
+from continua.models.image_stem import ImageStem
 from continua.models.readout import Readout
 from continua.models.tiling import Tiling
 from continua.models.transformer import Transformer
@@ -28,10 +30,14 @@ def image_classifier(
     d: Size = 64,
     heads: Size = 4,
     depth: Size = 3,
+    side: Size = 8,
+    stem: tuple[Size, ...] = (),
 ) -> Transformer:
     """Function patches, a flow of attention with a bias of displacement and feed-forward, the mean over the square.
 
     ``cells`` in each direction, polynomials up to ``degree``, windows of ``reach`` and a ``ridge`` (see ``Tiling``).
+    With a ``stem``, strides of local kernels, the image is read at ``side`` × ``side`` nodes instead, and tokens are
+    what the kernels make of these (see ``ImageStem``).
 
     >>> import torch
     >>> model = image_classifier(classes=3, d=8, heads=2, depth=1)
@@ -45,8 +51,9 @@ def image_classifier(
     axes, native = continuous_axes(at(d=d, h=heads, z=Fixed(depth, LieTrotter())), t=SQUARE)
     weights = ByBasis(axes, {**smooth_bases(axes, native, 1), "z": Nodal(LeftEnd(depth))})
     fixed = weights.autonomous()
+    tiling = Tiling(SQUARE, (cells, cells), degree, reach, ridge)
     look = Attention(weights, position=WaveBias(fixed, WAVES))
     block = pre_norm((look, Pointwise(weights)), lambda: LayerNorm(weights))
     readout = Readout(fixed, classes, before=(LayerNorm(fixed),), pool=True, bias=True)
-    embed = Cells(fixed, Tiling(SQUARE, (cells, cells), degree, reach, ridge), channels)
+    embed: Embedding = ImageStem(fixed, side, channels, stem) if stem else Cells(fixed, tiling, channels)
     return Transformer(axes, native, embed, block, readout)

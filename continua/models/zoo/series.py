@@ -6,8 +6,9 @@ from continua.axes import Axes, Discretisation, LeftEnd, Times, at
 from continua.fields import ByBasis, Nodal, Parametrisation
 from continua.flow import Fixed, LieTrotter
 from continua.models.build import continuous_axes, pre_norm, smooth_bases
-from continua.models.embed import Observations
+from continua.models.embed import Embedding, Observations
 from continua.models.encoder_decoder import EncoderDecoder
+from continua.models.local_stem import LocalStem
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
 from continua.operators import ALiBi, Attention, Convolution, LayerNorm, Operator, Parts, Pointwise, Sinusoidal
@@ -55,11 +56,14 @@ def series_classifier(
     radii: tuple[Positive, ...] = (1.0, 2.0),
     degree: Whole = 2,
     position: bool = True,
+    stem: tuple[Size, ...] = (),
 ) -> Transformer:
     """Series of ``features`` a point in, one logit for each class out: the mean of the field over time.
 
     ``m`` is 3d unless given. ``radii`` of the convolution are in units of time, ``degree`` is that of its polynomials;
-    ``position`` tells the model the time of a point, without it only distances count.
+    ``position`` tells the model the time of a point, without it only distances count. ``stem`` are the strides of a
+    ``LocalStem``: its local kernels of relative time make one token of Π strides units of time, and take the place of
+    the convolution.
 
     >>> import torch
     >>> from continua.models.batch import Batch
@@ -68,9 +72,11 @@ def series_classifier(
     torch.Size([1, 3])
     """
     made = _Weights.of(d, heads, depth, m)
-    embed = Observations(made.fixed, features, Sinusoidal(made.axes, LONGEST) if position else None)
+    told = Sinusoidal(made.axes, LONGEST) if position else None
+    embed: Embedding = LocalStem(made.fixed, features, stem, told) if stem else Observations(made.fixed, features, told)
     readout = Readout(made.fixed, classes, before=(LayerNorm(made.fixed),), pool=True, bias=True)
-    return Transformer(made.axes, made.native, embed, made.flow(*made.looks(radii, degree)), readout)
+    looks = made.looks(radii, degree)
+    return Transformer(made.axes, made.native, embed, made.flow(*(looks[1:] if stem else looks)), readout)
 
 
 @checked

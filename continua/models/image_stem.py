@@ -1,0 +1,190 @@
+"""Images as fewer tokens: local means of what was observed, and local kernels of relative position."""
+
+import math
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.functional import conv2d, gelu
+
+from continua.axes import Grids, Interval, Midpoint, Product, ProductRule, grid_on
+from continua.checks import looking
+from continua.config import register
+from continua.errors import ConfigError, GridError, ShapeError
+from continua.fields import Parametrisation, Role, Use, kernel_std
+from continua.fields.role import LIFT, SHIFT
+from continua.models.batch import Batch
+from continua.models.embed import Embedding
+from continua.settings import Size
+from continua.typing import Float, Tensor
+
+FIRST = 5  # nodes in each direction that the first kernel sees
+LATER = 3  # nodes in each direction that every further kernel sees
+WINDOW = 0.4  # of the distance of nodes, or of points where these are farther apart
+TAIL = 1e-6  # of the window, three times as wide: it speaks where nothing else is near
+
+
+class ImageStemTables(NamedTuple):
+    """Kernels [d, channels, rows, columns] on the d grid, the later ones with its measure, biases and places."""
+
+    kernels: tuple[Tensor, ...]
+    biases: tuple[Tensor, ...]
+    place: Tensor | None
+
+
+@register
+class ImageStem(Embedding):
+    """X(0, t, d) = x_L(t, d) + p(t, d), x_l(t, d) = φ(∫∫ K_l(s − t, d, c) x_(l−1)(s, c) dμ(c) dμ(s) + b_l(d)).
+
+    x_0(s) = ∫ w(s − r) u(r) dμ(r) / ∫ w(s − r) dμ(r) is the local mean of the observed function under a Gaussian window
+    of about a node's width, beside the mass under that window: what was observed there. It is read at ``side`` ×
+    ``side`` nodes of the square wherever the points lie: values [b, n, channels] with a ``grid``, or images
+    [b, channels, height, width] at the centres of their pixels, ``observed`` where flags say. Kernels K_l are functions
+    of relative position, known at the nodes around zero; layer l answers at every ``strides[l]``-th node of the one
+    before. φ is GELU; ``placed`` learns p, a row for each token.
+    Discrete case: ``nn.Conv2d`` with these strides on the means and masses.
+    """
+
+    def __init__(
+        self,
+        weights: Parametrisation,
+        side: Size,
+        channels: Size = 1,
+        strides: tuple[Size, ...] = (2, 2),
+        placed: bool = True,
+    ) -> None:
+        super().__init__()
+        if weights.axes.t != Product((Interval(), Interval())):
+            raise ConfigError("an image stem reads the square", got=weights.axes.t, remedy="Use t=SQUARE.")
+        if not strides or side % math.prod(strides):
+            remedy = f"Use side={math.prod(strides or (1,))} or a multiple of it."
+            raise ConfigError("the strides of a stem divide its nodes", got=f"{side} and {strides}", remedy=remedy)
+        self.side = side
+        self.channels = channels
+        self.strides = tuple(strides)
+        self.tokens = (side // self.stride) ** 2
+        self.axis = weights.axes.t
+        self.rule = ProductRule((Midpoint(side // self.stride),) * 2)
+        entries = (channels + 1) * FIRST * FIRST
+        self.first = weights.table(entries, "d", std=entries**-0.5, role=LIFT)
+        many = LATER * LATER * (len(self.strides) - 1)
+        std = kernel_std(weights, "c") / LATER
+        self.later = weights.table(many, "dc", std=std, role=Role(Use.KERNEL, "c")) if many else None
+        self.bias = weights.table(len(self.strides), "d", std=0.02, role=SHIFT)
+        self.place = weights.table(self.tokens, "d", std=0.02) if placed else None
+
+    @property
+    def stride(self) -> int:
+        """Nodes of one token, in each direction."""
+        return math.prod(self.strides)
+
+    def lay(self, batch: Batch) -> Batch:
+        """Take local means of what was observed; ``stride`` × ``stride`` nodes make a token."""
+        values: Any = batch.values
+        if not isinstance(values, Tensor) or not values.is_floating_point():
+            got = f"{values.dtype}" if isinstance(values, Tensor) else type(values).__name__
+            raise ShapeError("images are real numbers", got=got, remedy="Give a floating tensor.")
+        pixels = values.dim() == 4 and batch.grid is None and batch.times is None
+        means = self._of_pixels(values, batch.observed) if pixels else self._of_points(values, batch)
+        few = self.side // self.stride
+        laid = means.unflatten(3, (few, self.stride)).unflatten(2, (few, self.stride))  # [b, c, m, s, m, s]
+        laid = laid.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+        return replace(batch, values=laid, grid=grid_on(self.axis, self.rule, values), times=None, observed=None)
+
+    def _of_pixels(self, images: Float[Tensor, "b c h w"], observed: Tensor | None) -> Float[Tensor, "b c n n"]:
+        """Direction by direction: the window of a product is the product of windows."""
+        self._check_channels(images.shape[1], list(images.shape))
+        shape = tuple(images.shape[-2:])
+        flags = images.new_ones(1, 1, *shape)
+        if observed is not None:
+            flags = (observed != 0).unflatten(-1, shape).to(images).reshape(-1, 1, *shape)
+        self._check_seen(flags.flatten(1))
+        flags = flags.expand(len(images), -1, -1, -1)
+        both = torch.cat([torch.where(flags > 0, images, 0.0), flags], 1)
+        width = WINDOW * max(1.0, self.side / math.sqrt(math.prod(shape)))
+        centres = [_centres(n, images) for n in shape]
+        near, far = (
+            [_window(_centres(self.side, images), x, self.side, w) for x in centres] for w in (width, 3 * width)
+        )
+        area = self.side**2 / math.prod(shape)
+        here = area * (near[0] @ both @ near[1].mT)
+        return self._mean(here, here + TAIL * area * (far[0] @ both @ far[1].mT), width)
+
+    def _of_points(self, values: Tensor, batch: Batch) -> Float[Tensor, "b c n n"]:
+        """The windows of all nodes and points."""
+        grid = batch.grid
+        if grid is None or grid.nodes.shape[-1] != 2:
+            remedy = "Pass Batch(values, grid=…), or images [b, channels, height, width]."
+            raise GridError("a stem needs to know where values were observed", got="no points", remedy=remedy)
+        grid = grid.to(values) if batch.observed is None else grid.to(values).only(batch.observed != 0)
+        if values.dim() != 3 or values.shape[1] != grid.count:
+            remedy = f"Give values [b, {grid.count}, {self.channels}]."
+            raise ShapeError("values and points do not fit", got=list(values.shape), remedy=remedy)
+        self._check_channels(values.shape[-1], list(values.shape))
+        self._check_seen(grid.weights)
+        area = grid.weights * self.side**2  # in cells of nodes
+        width = WINDOW * (area.sum() / (area > 0).sum()).sqrt().clamp_min(1.0)
+        line = _centres(self.side, values)
+        kernels = []
+        for w in (width, 3 * width):
+            rows, columns = (_window(line, x, self.side, w) for x in grid.nodes.to(values).unbind(-1))  # [*b, side, n]
+            kernels.append((rows[..., :, None, :] * columns[..., None, :, :]).flatten(-3, -2) * area[..., None, :])
+        both = torch.cat([values, torch.ones_like(values[..., :1])], -1)
+        both = torch.where(grid.observed[..., None], both, 0.0)
+        near, far = (kernel @ both for kernel in kernels)
+        near, all_ = (part.mT.unflatten(-1, (self.side, self.side)) for part in (near, near + TAIL * far))
+        return self._mean(near, all_, width)
+
+    @staticmethod
+    def _mean(near: Tensor, all_: Tensor, width: Any) -> Tensor:
+        """Means, and the mass of the narrow window: one where everything was observed."""
+        return torch.cat([all_[:, :-1] / all_[:, -1:], near[:, -1:] / (2 * math.pi * width**2)], 1)
+
+    def _check_channels(self, got: int, shape: list[int]) -> None:
+        if got != self.channels:
+            remedy = f"Give images of {self.channels} channels."
+            raise ShapeError(f"the stem was made for {self.channels} channels", got=shape, remedy=remedy)
+
+    @staticmethod
+    def _check_seen(flags: Tensor) -> None:
+        if looking() and not bool((flags > 0).any(-1).all()):
+            remedy = "Drop the image, or mark at least one point as observed."
+            raise GridError("an image needs an observed point", got="one with none", remedy=remedy)
+
+    def read(self, grids: Grids) -> ImageStemTables:
+        """Kernels, biases and places."""
+        d = grids.d
+        kernels = [self.first.on(d=d).mT.reshape(d.count, self.channels + 1, FIRST, FIRST)]
+        if self.later is not None:
+            later = self.later.on(d=d, c=d)  # [(l rows columns), d, c]
+            later = later if d.is_unit else later * d.weights.to(later)
+            kernels += [part.permute(1, 2, 0).unflatten(-1, (LATER, LATER)) for part in later.split(LATER * LATER)]
+        place = None if self.place is None else self.place.on(d=d)
+        return ImageStemTables(tuple(kernels), tuple(self.bias.on(d=d).unbind(0)), place)
+
+    def forward(self, batch: Batch, grids: Grids, read: ImageStemTables | None = None) -> Tensor:
+        """Convolve the means and masses."""
+        grids.tokens.require_whole(type(self).__name__)
+        values = batch.values
+        few, width = self.side // self.stride, self.stride**2 * (self.channels + 1)
+        if not isinstance(values, Tensor) or values.shape[1:] != (few * few, width):
+            got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ShapeError(f"tokens have shape [b, {few * few}, {width}]", got=got, remedy="Let the model lay them.")
+        tables = self.read(grids) if read is None else read
+        x = values.to(tables.kernels[0]).unflatten(2, (self.stride, self.stride, -1)).unflatten(1, (few, few))
+        x = x.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)  # [b, c, side, side]
+        for kernel, bias, stride in zip(tables.kernels, tables.biases, self.strides, strict=True):
+            x = gelu(conv2d(x, kernel, bias, stride=stride, padding=kernel.shape[-1] // 2))
+        x = x.flatten(2).mT
+        return x if tables.place is None else x + tables.place
+
+
+def _centres(count: int, like: Tensor) -> Tensor:
+    """The centres of so many equal parts of the unit interval."""
+    return (torch.arange(count, device=like.device, dtype=like.dtype) + 0.5) / count
+
+
+def _window(nodes: Tensor, points: Float[Tensor, "*b n"], side: int, width: Any) -> Float[Tensor, "*b m n"]:
+    """exp(−u²/2w²) of the distances u in nodes."""
+    apart = (points[..., None, :] - nodes[:, None]) * side
+    return (-0.5 * (apart / width).square()).exp()
