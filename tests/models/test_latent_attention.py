@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as attend
 
 from continua.axes import Grid, at
-from continua.data.poisson import SQUARE
+from continua.data.mesh_features import SQUARE
 from continua.lab.cost.memory import peak_bytes
 from continua.models import Batch
 from continua.models.zoo import LatentAttention, mesh_map
