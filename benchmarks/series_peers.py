@@ -33,25 +33,32 @@ def onto_grid(batch: Any, grid: Tensor) -> Tensor:
     return v0 * (1 - share) + v1 * share
 
 
+def distances(batch: Any, grid: Tensor) -> Tensor:
+    """log(1 + distance) from the times of a grid to the nearest observed point [b, n, 1]."""
+    gaps = (grid[:, None] - batch.times[:, None]).abs()
+    return torch.where(batch.observed[:, None], gaps, torch.inf).amin(-1, keepdim=True).log1p().to(batch.values)
+
+
 class CNN(nn.Module):
     """Three strided convolutions and a linear layer, as published with MNIST-1D, wider; other samplings are
-    interpolated to its own grid first."""
+    interpolated to its own grid first, and how far the nearest point is comes as a second channel."""
 
     def __init__(self, classes: int, grid: Tensor, width: int = 64) -> None:
         super().__init__()
         self.register_buffer("grid", grid)
-        self.one = nn.Conv1d(1, width, 5, stride=2, padding=1)
+        self.one = nn.Conv1d(2, width, 5, stride=2, padding=1)
         self.two = nn.Conv1d(width, width, 3, stride=2, padding=1)
         self.three = nn.Conv1d(width, width, 3, stride=2, padding=1)
         with torch.no_grad():
-            flat = self._features(torch.zeros(1, 1, len(grid))).shape[1]
+            flat = self._features(torch.zeros(1, 2, len(grid))).shape[1]
         self.head = nn.Linear(flat, classes)
 
     def _features(self, x: Tensor) -> Tensor:
         return relu(self.three(relu(self.two(relu(self.one(x)))))).flatten(1)
 
     def forward(self, batch: Batch) -> Tensor:
-        return self.head(self._features(onto_grid(batch, self.grid).mT))
+        told = torch.cat([onto_grid(batch, self.grid), distances(batch, self.grid)], -1)
+        return self.head(self._features(told.mT))
 
 
 class GRU(nn.Module):

@@ -55,8 +55,11 @@ def steps_for(make: Callable[[int], Any], fit: Callable[[Any], Any], seconds: fl
     """How many steps fit into so many CPU seconds, by a short trial."""
     fit(make(3))  # what is made once
     start = time.process_time()
-    fit(make(30))
-    return max(int(30 * seconds / (time.process_time() - start)), 5)
+    fit(make(5))
+    begun = time.process_time() - start
+    start = time.process_time()
+    fit(make(65))
+    return max(int(60 * seconds / max(time.process_time() - start - begun, 1e-3)), 5)
 
 
 def shown(found: list[float], percent: bool = True) -> str:
