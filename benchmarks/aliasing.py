@@ -105,7 +105,7 @@ class Contest:
 def contest(equation: str, cells: int, seconds: float) -> Contest:
     """The sizes of both equations: ours for Burgers lives on twice the cells, since a shock has waves above Nyquist."""
     if equation == "burgers":
-        return Contest(equation, cells, 2 * cells, 3 * cells // 4, 64, 64, 604, 64, 1, seconds, smooth=True)
+        return Contest(equation, cells, 2 * cells, 3 * cells // 4, 48, 48, 604, 64, 1, seconds, smooth=False)
     return Contest(equation, cells, cells, 8 if cells < 32 else 12, 32, 64, 400, 40, 0, seconds, smooth=True)
 
 
