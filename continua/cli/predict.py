@@ -1,4 +1,4 @@
-"""``continua predict RUN --grid FILE``: answer functions that were observed at any points."""
+"""``continua predict RUN --grid FILE``: answer functions that were observed at any points, once or again and again."""
 
 import csv
 import zipfile
@@ -17,6 +17,7 @@ from continua.errors import ConfigError, GridError
 from continua.models import Batch
 from continua.models.latent import Latent, inside
 from continua.tasks.estimates import Estimated, estimated
+from continua.tasks.rollouts import RollOut, rollout
 from continua.training import Run
 from continua.training.progress import share_bar
 
@@ -39,18 +40,43 @@ class Observed(NamedTuple):
     inputs: torch.Tensor | None
 
 
-def run(folder: Path, grid: Path, asked: Path | None, out: Path | None, which: str, device: torch.device) -> None:
+class Repeated(NamedTuple):
+    """How often a map is applied to its own answers, and the tolerance of adaptive time steps."""
+
+    steps: int | None = None
+    tolerance: float | None = None
+
+    def check(self, out: Path, asked: Path | None) -> None:
+        """Refuse what does not go together."""
+        if self.steps is None and self.tolerance is not None:
+            raise ConfigError("a tolerance is for roll-outs", got="no --steps", remedy="Write --steps 50 too.")
+        if self.steps is not None and (asked is not None or out.suffix == ".csv"):
+            got = "--asked" if asked is not None else out.name
+            remedy = "Leave --asked out, and write an .npz: outputs are [count, steps, n, c]."
+            raise ConfigError("a roll-out answers at the points of --grid, step by step", got=got, remedy=remedy)
+
+
+def run(
+    folder: Path,
+    grid: Path,
+    asked: Path | None,
+    out: Path | None,
+    which: str,
+    device: torch.device,
+    repeated: Repeated = Repeated(),  # noqa: B008  (immutable)
+) -> None:
     """Read the file, answer, write."""
     console = Console()
     check_which(which)
     out = out or folder / f"{grid.stem}-answer.npz"
     refuse_suffix(out)
     refuse_unwritable(out)
+    repeated.check(out, asked)
     opened = Run.open(folder)
     model = opened.model(which).to(device)
     axis = model.axes.t
     if not isinstance(model.embed, Latent):
-        remedy = "Use a run of continua fit burgers, darcy or navier-stokes."
+        remedy = "Use a run of continua fit burgers, darcy, navier-stokes or turbulence."
         raise GridError("this run is not one of functions", got=folder, remedy=remedy)
     dim = axis.dim
     channels = model.embed.channels
@@ -63,6 +89,9 @@ def run(folder: Path, grid: Path, asked: Path | None, out: Path | None, which: s
     if out.suffix == ".csv" and len(seen.inputs) != 1:
         raise GridError("a .csv holds one function", got=f"{len(seen.inputs)}", remedy="Write an .npz.")
     batch = Batch(seen.inputs, times=seen.points, asked=None if asked is None else wanted)
+    if repeated.steps is not None:
+        roll(console, model, batch, out, repeated)
+        return
     with share_bar("predicting") as watch:
         found = estimated(model, batch, held_out_error(opened), watch)
     answer = found.answer.cpu().numpy()
@@ -88,6 +117,21 @@ def held_out_error(run: Run) -> float:
     """The least error on held-out functions that the run wrote down; 0 where there is none."""
     lines = [line.get("validation_relative_l2") for line in run.history()]
     return min((float(x) for x in lines if isinstance(x, int | float)), default=0.0)
+
+
+def roll(console: Console, model: Any, batch: Batch, out: Path, repeated: Repeated) -> None:
+    """Apply the map to its own answers, write them all, and say how far it went."""
+    with share_bar("rolling out") as watch:
+        rolled: RollOut = rollout(model, batch, repeated.steps, repeated.tolerance, watch)
+    states = rolled.states.transpose(0, 1).cpu().numpy()
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(out, points=batch.times.numpy(), outputs=states)  # type: ignore[union-attr]
+    finite = torch.isfinite(rolled.states).flatten(2).all(-1).all(0)
+    chosen = f", {sum(rolled.taken)} adaptive steps" if rolled.taken else ""
+    said = f"{repeated.steps} steps{chosen}; {int(finite.sum())} of {len(finite)} roll-outs finite"
+    console.print(said, highlight=False)
+    console.print(f"written: {out}", highlight=False, markup=False)
 
 
 def refuse_suffix(out: Path) -> None:

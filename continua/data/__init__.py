@@ -27,6 +27,7 @@ from continua.data.spectrogram import log_mel
 from continua.data.store import cached, generated
 from continua.data.token_files import TokenFiles, built
 from continua.data.tokens import BytePairs, Characters, Tokeniser
+from continua.data.turbulence import turbulence_pairs, turbulence_paths
 
 __all__ = [
     "BytePairs",
@@ -80,6 +81,8 @@ __all__ = [
     "solid_mesh",
     "sources_in",
     "spread",
+    "turbulence_pairs",
+    "turbulence_paths",
     "units_of",
     "vorticity_pairs",
     "vorticity_paths",

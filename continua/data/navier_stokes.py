@@ -168,7 +168,7 @@ def vorticity_paths(
         path = [w]
         for step in range(1, times):
             path.append(navier_stokes(path[-1], viscosity, 1.0, push))
-            _check_resolved(path[-1], viscosity)
+            check_resolved(path[-1], viscosity)
             if watch is not None:
                 watch((indices.start + len(indices) * step / (times - 1)) / count)
         return (torch.stack(path, 1)[:, :, ::refine, ::refine, None],)
@@ -176,14 +176,14 @@ def vorticity_paths(
     return in_chunks(count, max(1, 2**16 // fine**2), make, None)[0]
 
 
-def _check_resolved(vorticity: Tensor, viscosity: float) -> None:
+def check_resolved(vorticity: Tensor, viscosity: float, most: float = UNRESOLVED) -> None:
     """The share of the shortest fifth of the waves: measured, it is about the error against a grid twice as fine."""
     n = vorticity.shape[-1]
     k = waves(n)
     w = torch.fft.rfft2(vorticity).abs().square()
     short = k.kept & (torch.maximum(k.x.abs(), k.y) > 0.8 * 2 * math.pi * n / 3)
     share = float(((w * short).sum((-1, -2)) / w.sum((-1, -2))).sqrt().max())
-    if not share < UNRESOLVED:
+    if not share < most:
         raise SolveError(
             f"{n} nodes a side do not resolve the viscosity {viscosity:g}",
             got=f"a share of {share:.1g} in the shortest waves",

@@ -23,6 +23,7 @@ from continua.data.darcy import darcy_pairs
 from continua.data.generation import ShareDone
 from continua.data.navier_stokes import vorticity_pairs
 from continua.data.pairs import Pairs
+from continua.data.turbulence import turbulence_pairs
 from continua.errors import ConfigError, ContinuaError, nearest
 from continua.files import read_bytes
 from continua.typing import Tensor
@@ -42,6 +43,7 @@ GENERATORS: Mapping[str, Generator] = {
     "burgers": Generator(burgers_pairs, 2),
     "darcy": Generator(darcy_pairs, 1),
     "navier-stokes": Generator(vorticity_pairs, 1),
+    "turbulence": Generator(turbulence_pairs, 1),
 }
 
 

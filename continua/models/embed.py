@@ -14,7 +14,7 @@ from continua.fields import Field, Parametrisation
 from continua.fields.role import LIFT, SHIFT
 from continua.models.batch import Batch, is_whole
 from continua.operators import Context, Encoding, Integral, Operator
-from continua.settings import Size, Spread, Whole
+from continua.settings import Positive, Size, Spread, Whole
 from continua.typing import Tensor
 
 START = 0.0
@@ -222,6 +222,30 @@ class Observations(Embedding):
             values = (values - self.scale[0]) / self.scale[1]
         x = added(self.position, values @ tables.table + tables.bias, grids, tables.position)  # [b, t, d]
         return observed_only(x, grids.tokens)
+
+
+@register
+class Channels(Embedding):
+    """X(0, t, i) = u_i(t)/s_i: the state is the field itself, each channel by its spread s_i.
+
+    Discrete case: a division.
+    """
+
+    scale = (0.0, 1.0)
+    table = None
+
+    def __init__(self, spreads: tuple[Positive, ...]) -> None:
+        super().__init__()
+        self.spreads = spreads
+        self.channels = len(spreads)
+
+    def forward(self, batch: Batch, grids: Grids, read: None = None) -> Tensor:
+        """Divide; the d grid counts the channels."""
+        values = batch.values
+        if not isinstance(values, Tensor) or values.dim() != 3 or values.shape[-1] != self.channels:
+            got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ShapeError(f"fields need shape [b, t, {self.channels}]", got=got, remedy="Check the channels.")
+        return values.to(grids.d.weights) / values.new_tensor(self.spreads)
 
 
 @register

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.functional import pad
 
 from continua.axes import Axis, Circle, Grid, Grids, Rule, Samples, exact, factor_rules, factors, grid_on
@@ -13,11 +14,11 @@ from continua.config import register
 from continua.errors import ConfigError, GridError, ShapeError
 from continua.fields import Cubic, Field, Nodal, Parametrisation, Trigonometric
 from continua.models.batch import Batch
-from continua.models.embed import Embedding, Observations
+from continua.models.embed import Channels, Embedding, Observations
 from continua.models.readout import Readout, ReadoutWeights
 from continua.models.reconstruct import WavePrior, applied, measured
 from continua.operators import Operator, Waves
-from continua.settings import Size
+from continua.settings import Positive, Size
 from continua.typing import Float, Tensor
 
 NEAREST = 16  # observations that a node of the latent grid is told of, where functions have jumps
@@ -37,7 +38,7 @@ class Latent(Embedding):
 
     def __init__(
         self,
-        inner: Observations,
+        inner: Observations | Channels,
         weights: Parametrisation,
         rule: Rule,
         modes: int | tuple[int, ...],
@@ -249,6 +250,34 @@ class AskedReadout(Readout):
         if self.smooth:
             return way @ super().forward(x, replace(grids, asked=None), table, read)
         return super().forward(way @ x, grids.with_tokens(grids.asked), table, read)
+
+
+@register
+class ChannelReadout(nn.Module):
+    """y(t, i) = s_i X(t, i) of the first channels, at the points that are asked for (see ``AskedReadout``)."""
+
+    answers_each_token = True
+
+    def __init__(self, axis: Axis, rule: Rule, spreads: tuple[Positive, ...]) -> None:
+        super().__init__()
+        self.axis = axis
+        self.rule = rule
+        self.spreads = spreads
+
+    @property
+    def out(self) -> Size:
+        """How many channels are answered."""
+        return len(self.spreads)
+
+    def read(self, grids: Grids, table: Any) -> None:
+        """Nothing is stored."""
+
+    def forward(self, x: Tensor, grids: Grids, table: Any, read: None = None) -> Tensor:
+        """Move to the asked points, then multiply."""
+        answer = x[..., : self.out] * x.new_tensor(self.spreads)
+        if grids.asked is None:
+            return answer
+        return between(self.axis, self.rule, grids.asked.nodes).to(x) @ answer
 
 
 def between(axis: Axis, rule: Rule, nodes: Float[Tensor, "*b n k"]) -> Float[Tensor, "*b n m"]:

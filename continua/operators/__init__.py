@@ -57,10 +57,12 @@ from continua.operators.stretch import (
     Stretch,
     YarnStretch,
 )
+from continua.operators.symbols import SymbolProducts
 from continua.operators.waves import Waves
 
 __all__ = [
     "Correction",
+    "SymbolProducts",
     "Waves",
     "WaveBias",
     "SpectralConvolution",

@@ -29,6 +29,7 @@ from continua.recipes.meshes import (
 from continua.recipes.recipe import SHIPPED, Bundle, Recipe, build, parse
 from continua.recipes.runs import changes_of, resume, start, tokens_of
 from continua.recipes.text import TextSettings, text
+from continua.recipes.turbulence import TurbulenceSettings, turbulence
 from continua.recipes.vision import FashionSettings, VisionSettings, digits, fashion
 
 __all__ = [
@@ -67,6 +68,8 @@ __all__ = [
     "start",
     "text",
     "tokens_of",
+    "TurbulenceSettings",
+    "turbulence",
 ]
 
 _ESTIMATORS = ("ContinuaClassifier", "ContinuaForecaster")

@@ -17,6 +17,7 @@ from continua.tasks.images import Images, digits, fashion_mnist
 from continua.tasks.loader import FromLoader, as_task
 from continua.tasks.meshes import OnMeshes
 from continua.tasks.retrieval import Retrieval
+from continua.tasks.rollouts import RollOut, correlation_time, rollout
 from continua.tasks.sentences import Sentences, Unlabelled
 from continua.tasks.series import Classes, Scale
 from continua.tasks.stored_functions import StoredFunctions
@@ -25,6 +26,9 @@ from continua.tasks.task import Coarsens, Example, Score, Task
 from continua.tasks.text import NextToken, Text
 
 __all__ = [
+    "RollOut",
+    "correlation_time",
+    "rollout",
     "BytePairs",
     "Characters",
     "Classes",

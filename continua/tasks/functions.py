@@ -24,7 +24,9 @@ class Functions:
     """inputs ↦ outputs of ``train``, measured on ``held_out``, which may live on another grid of the same domain.
 
     The loss of a sample is ‖u − y‖/‖y‖ in H^order: order 0 is relative L², order 1 adds the slopes, which are taken by
-    Fourier series along circles and by differences along intervals. ``limit`` measures on fewer samples.
+    Fourier series along circles and by differences along intervals. ``limit`` measures on fewer samples. ``noise`` is
+    added to what is learned from, as a share of its spread: to the channels that are answered, so that a roll-out has
+    seen inputs that are slightly wrong.
     """
 
     train: Pairs
@@ -32,6 +34,7 @@ class Functions:
     batch: int = 20
     order: int = 1
     limit: int | None = None
+    noise: float = 0.0
 
     def __post_init__(self) -> None:
         if self.train.axis != self.held_out.axis:
@@ -40,6 +43,8 @@ class Functions:
             raise ConfigError("functions are held out of the same domain", got=got, remedy=remedy)
         if self.order not in (0, 1):
             raise ConfigError("losses are relative in L² or H¹", got=self.order, remedy="Use order=0 or 1.")
+        if not 0 <= self.noise < 1:
+            raise ConfigError("noise is a share of the spread", got=self.noise, remedy="Use noise=0.01, or 0 for none.")
         if not 0 < self.batch <= len(self.train):
             raise ConfigError(f"there are {len(self.train)} functions", got=self.batch, remedy="Use a smaller batch.")
 
@@ -59,7 +64,20 @@ class Functions:
         per_round = len(self.train) // self.batch
         order = torch.randperm(len(self.train), generator=generator_for("functions", seed, step // per_round))
         chosen = order[(step % per_round) * self.batch :][: self.batch]
-        return self.at(self.train, chosen)
+        found = self.at(self.train, chosen)
+        return found if self.noise == 0 else self._disturbed(found, generator_for("noise", seed, step))
+
+    def _disturbed(self, example: Example, generator: torch.Generator) -> Example:
+        """The same example with noise on the channels that are answered."""
+        values = example.batch.values
+        if not isinstance(values, Tensor) or values.shape[-1] < example.target.shape[-1]:
+            remedy = "Use noise=0 where inputs and answers have other channels."
+            raise ConfigError("noise is for maps from states to later states", got=self.train.name, remedy=remedy)
+        own = values[..., : example.target.shape[-1]]
+        drawn = torch.randn(own.shape, generator=generator, dtype=own.dtype)
+        disturbed = own + self.noise * own.std() * drawn
+        rest = values[..., own.shape[-1] :]
+        return replace(example, batch=replace(example.batch, values=torch.cat([disturbed, rest], -1)))
 
     def at(self, pairs: Pairs, rows: Tensor | slice = slice(None)) -> Example:
         """Some functions of a set on its own grid, as a batch."""
@@ -185,13 +203,10 @@ def predict(model: Any, batch: Batch, watch: Callable[[float], None] | None = No
 
 
 def roll_out(model: Any, start: Batch, steps: int) -> Float[Tensor, "steps b n c"]:
-    """u₁ = G(u₀), u₂ = G(u₁), …: a map of one time unit applied again and again."""
-    states = []
-    batch = start
-    for _ in range(steps):
-        states.append(predict(model, batch))
-        batch = replace(batch, values=states[-1])
-    return torch.stack(states)
+    """u₁ = G(u₀), u₂ = G(u₁), …: the states of ``rollouts.rollout``."""
+    from continua.tasks.rollouts import rollout
+
+    return rollout(model, start, steps).states
 
 
 def scattered(pairs: Pairs, points: Float[Tensor, "n"] | Float[Tensor, "n k"]) -> tuple[Tensor, Tensor, Grid]:

@@ -375,6 +375,22 @@ def test_an_odd_place_is_refused_before_the_work(run, functions, tmp_path, monke
 
 
 @pytest.mark.finding("D12")
+def test_predict_rolls_out(functions: Path, tmp_path: Path) -> None:
+    done = said("predict", functions, "--grid", grid(tmp_path), "--steps", 3, "--out", tmp_path / "path.npz")
+    assert done.exit_code == 0, done.output
+    assert "3 steps; 1 of 1 roll-outs finite" in done.output
+    with np.load(tmp_path / "path.npz") as found:
+        assert found["outputs"].shape[:2] == (1, 3)
+    for words, why in (
+        (("--tolerance", 0.1), "--steps"),
+        (("--steps", 2, "--tolerance", 0.1), "depth is time"),
+        (("--steps", 2, "--out", tmp_path / "path.csv"), ".npz"),
+    ):
+        done = said("predict", functions, "--grid", grid(tmp_path), *words)
+        assert done.exit_code != 0
+        assert why in done.output
+
+
 def test_predict_writes_exactly_the_named_file_or_refuses_the_name(functions: Path, tmp_path: Path) -> None:
     for name in ("o.npz", "o.csv", "deep/o.npz"):
         done = said("predict", functions, "--grid", grid(tmp_path), "--out", tmp_path / name)

@@ -131,6 +131,7 @@ TOWER: dict[str, Any] = {
     "block": {"kind": "Parts", "parts": [{"kind": "Integral", "weights": COUNTED}]},
     "readout": {"kind": "Readout", "weights": COUNTED, "out": 3, "last": True},
 }
+AROUND: dict[str, Any] = {**COUNTED, "axes": {**COUNTED["axes"], "t": {"kind": "Circle"}}}
 # kinds of later versions: an older library is not asked for them
 LATER: tuple[dict[str, Any], ...] = (
     {"kind": "Afterwards", "share": 0.5, "sizes": [SIZE]},
@@ -145,6 +146,13 @@ LATER: tuple[dict[str, Any], ...] = (
     {"kind": "ByGap", "sizes": [SIZE], "draws": 1, "parts": 2, "start": 0.1, "power": 1.0, "memory": 0.8, "even": 0.25},
     {"kind": "ByDepth", "masks": [{"kind": "Causal"}, {"kind": "Window", "radius": 1.5}]},
     {"kind": "Capped", "cap": 50.0, "temperature": 0.0625},
+    {"kind": "Channels", "spreads": [1.0, 2.0]},
+    {
+        "kind": "ChannelReadout",
+        "axis": {"kind": "Circle"},
+        "rule": {"kind": "Trapezoid", "n": 8},
+        "spreads": [1.0],
+    },
     {"kind": "Copied", "letters": "dz", "noise": 0.3},
     {"kind": "Corrections", "rank": 2, "along": "hm"},
     {"kind": "Corrections", "rank": [2, 1], "along": "df", "beyond": 1.0},
@@ -173,6 +181,7 @@ LATER: tuple[dict[str, Any], ...] = (
     {"kind": "RefitRanks", "m": 4, "h": 3, "d": 2},
     {"kind": "Slices", "weights": COUNTED, "count": 4, "gain": 0.5},
     {"kind": "SharedExpert", "weights": COUNTED, "pieces": 2},
+    {"kind": "SymbolProducts", "weights": AROUND, "modes": 2, "products": 1, "held": 1},
     {"kind": "SmallerSizes", "d": [4, 8], "draws": 2, "parts": 2, "start": 0.4, "deep": 0.3, "joined": 0.2},
     {"kind": "Stage", "sizes": [SIZE], "until": 0.4, "rate": 0.5},
     {"kind": "TwoTowers", "images": TOWER, "texts": TOWER, "log_scale": 2.0},

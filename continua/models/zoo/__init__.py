@@ -10,6 +10,7 @@ from continua.models.zoo.deit import deit
 from continua.models.zoo.dinov2 import dinov2
 from continua.models.zoo.distilbert import distilbert
 from continua.models.zoo.electra import electra
+from continua.models.zoo.evolution import evolution
 from continua.models.zoo.falcon import FalconStyle, falcon
 from continua.models.zoo.forecaster import forecaster
 from continua.models.zoo.functions import function_map
@@ -66,6 +67,7 @@ __all__ = [
     "dinov2",
     "distilbert",
     "electra",
+    "evolution",
     "falcon",
     "forecaster",
     "function_map",

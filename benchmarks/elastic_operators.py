@@ -1,0 +1,180 @@
+"""Operators of many sizes from one checkpoint, and uncertainty from its sizes: Burgers' equation.
+
+    python benchmarks/elastic_operators.py        # what is not in results/elastic_operators-runs.jsonl yet
+    python benchmarks/elastic_operators.py --quick
+
+Errors on 200 functions never seen over the CPU time of an answer, for one elastic model at half of width, of heads, of
+hidden width and of steps, beside models that were trained separately at those sizes for the same CPU seconds each, and
+one that was trained plainly at full size and is cut. Then ensembles: sizes of the elastic model against three models
+whose training cost as much as the one.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+from common import RESULTS, Row, environment, write
+from fields import keep, kept
+
+from continua.axes import Discretisation, at
+from continua.data.store import generated
+from continua.models import Batch, load
+from continua.recipes.functions import SCHEDULE, BurgersSettings, model_of, optimiser_of, task_of
+from continua.tasks.ensembles import Ensemble, coverage, ensemble, spread_tells_error
+from continua.tasks.functions import Functions
+from continua.training import Elastic, fit
+
+KEPT = RESULTS / "elastic_operators-runs.jsonl"
+STORE = RESULTS.parent.parent / ".cache" / "elastic_operators"
+SECONDS = 40.0
+SETTINGS = BurgersSettings(train=1024, held_out=200, attention=True, d=32, m=32, heads=4, depth=4, modes=16)
+SIZES: dict[str, Discretisation] = {
+    "native": at(d=32, h=4, m=32, z=4),
+    "half width": at(d=16, h=4, m=16, z=4),
+    "half heads": at(d=32, h=2, m=32, z=4),
+    "half hidden": at(d=32, h=4, m=16, z=4),
+    "half steps": at(d=32, h=4, m=32, z=2),
+    "half of all": at(d=16, h=2, m=16, z=2),
+}
+SEPARATE = {
+    "half width": {"d": 16, "m": 16},
+    "half steps": {"depth": 2},
+    "half of all": {"d": 16, "m": 16, "heads": 2, "depth": 2},
+}
+MEMBERS = ("half width", "half heads", "half steps")
+
+
+def data() -> Functions:
+    """Burgers' equation on 64 nodes."""
+    whole = generated("burgers", SETTINGS.train + SETTINGS.held_out, n=SETTINGS.fine, seed=SETTINGS.draws)
+    return task_of(whole, SETTINGS)
+
+
+def trained(task: Functions, settings: BurgersSettings, seconds: float, elastic: Elastic | None) -> Any:
+    """A model trained for about so many CPU seconds; what a step costs is measured first."""
+    quiet = {"evaluate_every": 10**9, "save_every": 10**9, "clip": None, "watch": lambda at: None}
+    torch.set_num_threads(1)
+    used = time.process_time()
+    fit(
+        model_of(task, settings),
+        task,
+        optimiser=optimiser_of(settings),
+        schedule=SCHEDULE,
+        steps=12,
+        elastic=elastic,
+        **quiet,
+    )
+    steps = max(20, round(seconds / ((time.process_time() - used) / 12)))
+    model = model_of(task, settings)
+    fit(model, task, optimiser=optimiser_of(settings), schedule=SCHEDULE, steps=steps, elastic=elastic, **quiet)
+    return model
+
+
+def job(name: str, seconds: float) -> dict[str, Any]:
+    """Train one model, keep it, measure its sizes."""
+    task = data()
+    kind, _, rest = name.partition(": ")
+    changes: dict[str, Any] = {}
+    elastic = (
+        Elastic(d=(16, 24, 32), h=(2, 4), z=(2, 4), m=(16, 32), deep=0.0, start=0.2) if kind == "elastic" else None
+    )
+    if kind == "separate":
+        changes = dict(SEPARATE[rest])
+    if kind == "member":
+        changes = {"weights": int(rest)}
+        seconds = seconds / 3
+    model = trained(task, replace(SETTINGS, **changes), seconds, elastic)
+    model.save(STORE / name.replace(": ", "-").replace(" ", "-"))
+    asked = SIZES if kind in ("elastic", "plain") else {"native": None}
+    return {size: measured(model, task, where) for size, where in asked.items()}
+
+
+def measured(model: Any, task: Functions, where: Discretisation | None) -> dict[str, float]:
+    """The error at one size, and the CPU milliseconds of an answer to 50 functions."""
+    view = model if where is None else model.at(where)
+    error = float(task.errors(view).mean())
+    inputs = task.held_out.flat()[0][:50]
+    held = (model.at(model.native) if where is None else view).held()
+    spent = []
+    for _ in range(7):
+        begin = time.process_time()
+        held(Batch(inputs, grid=task.held_out.grid))
+        spent.append(time.process_time() - begin)
+    return {"error": error, "milliseconds": 1e3 * statistics.median(spent)}
+
+
+def uncertain() -> dict[str, dict[str, float]]:
+    """Ensembles of sizes and of models: error, coverage of two spreads, and how well spreads rank errors."""
+    task = data()
+    pairs = task.held_out
+    batch = Batch(pairs.flat()[0], grid=pairs.grid)
+    truth = pairs.flat()[1]
+    grown = load(STORE / "elastic")
+    kinds: dict[str, Ensemble] = {
+        "sizes of one": ensemble(grown, [SIZES[name] for name in MEMBERS]),
+        "three models": Ensemble(tuple(load(STORE / f"member-{i}") for i in range(3))),
+    }
+    found = {}
+    for name, members in kinds.items():
+        answers = members.answer(batch)
+        off = (answers.mean - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1)
+        found[name] = {
+            "error": float(off.mean()),
+            "coverage": coverage(answers, truth),
+            "rank correlation": spread_tells_error(answers, truth),
+        }
+    found["native alone"] = {"error": float(task.errors(grown).mean())}
+    return found
+
+
+def names() -> Sequence[str]:
+    """All trainings, the most important first."""
+    return ["elastic", "plain", *(f"separate: {k}" for k in SEPARATE), *(f"member: {i}" for i in range(3))]
+
+
+def table(done: dict[str, Any]) -> list[Row]:
+    """Errors and times by size, then the ensembles."""
+    rows = []
+    for size in SIZES:
+        for name in ("elastic", "plain", f"separate: {size}"):
+            if name not in done:
+                continue
+            found = done[name].get(size, done[name].get("native"))
+            said = {"elastic": "one elastic model", "plain": "a plain model, cut"}.get(name, "trained separately")
+            rows.append(Row(f"{size}, {said}: relative error", found["error"], note=f"{found['milliseconds']:.0f} ms"))
+    for name, found in done.get("uncertain", {}).items():
+        rows += [Row(f"ensemble, {name}: {what}", value) for what, value in found.items()]
+    return rows
+
+
+def main() -> None:
+    """Train what is missing, write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--job", choices=[*names(), "uncertain"])
+    given = parser.parse_args()
+    seconds = 1.0 if given.quick else SECONDS
+    path = KEPT.with_name("elastic_operators-quick.jsonl") if given.quick else KEPT
+    for name in [given.job] if given.job else [*names(), "uncertain"]:
+        if name not in kept(path):
+            keep(path, name, uncertain() if name == "uncertain" else job(name, seconds))
+            print(name, json.dumps(kept(path)[name]), flush=True)
+    if given.quick:
+        path.unlink()
+    elif not given.job:
+        print(f"written: {write('elastic_operators', table(kept(path)), seconds=SECONDS, environment=environment())}")
+
+
+if __name__ == "__main__":
+    main()
