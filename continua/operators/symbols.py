@@ -81,7 +81,10 @@ def quick_length(least: int) -> int:
 
 @dataclass(frozen=True)
 class SymbolOperands:
-    """Symbols at the waves: of both factors [j, c, *waves], of what stands before products, of the linear part."""
+    """Symbols at the waves: of both factors [j, c, *waves], of what stands before products, of the linear part.
+
+    The last dimension holds real and imaginary parts: what is differentiated through is a real tensor.
+    """
 
     left: Tensor
     right: Tensor
@@ -101,13 +104,15 @@ class Producing:
         """To the waves, through the products on the finer lattice, and back."""
         w = self.spectrum.analyse(x.mT.unflatten(-1, self.nodes))  # [b, c, *waves]
         letters = "klm"[: len(self.nodes)]
+        symbols = [torch.view_as_complex(part) for part in (args.left, args.right, args.before, args.linear)]
+        left_of, right_of, before, linear = symbols
         mixing = f"bc{letters},jc{letters}->bj{letters}"
         fine = self.spectrum.fine
         left, right = (
-            self.spectrum.synthesise(torch.einsum(mixing, w, symbol), fine) for symbol in (args.left, args.right)
+            self.spectrum.synthesise(torch.einsum(mixing, w, symbol), fine) for symbol in (left_of, right_of)
         )
         turned = self.spectrum.analyse(left * right)
-        slope = torch.einsum(mixing, turned, args.before) + torch.einsum(mixing, w, args.linear)
+        slope = torch.einsum(mixing, turned, before) + torch.einsum(mixing, w, linear)
         made = self.spectrum.synthesise(slope, self.nodes).flatten(2).mT
         return made if self.held == 0 else torch.cat([made, torch.zeros_like(x[..., : self.held])], -1)
 
@@ -170,7 +175,8 @@ class SymbolProducts(Operator):
         phi = self.basis(self.left)
 
         def symbol(amplitudes: Tensor) -> Tensor:
-            return (amplitudes.to(phi) @ phi[: amplitudes.shape[-1]]).unflatten(-1, self.spectrum.shape)
+            made = amplitudes.to(phi) @ phi[: amplitudes.shape[-1]]
+            return torch.view_as_real(made.unflatten(-1, self.spectrum.shape))
 
         return SymbolOperands(symbol(self.left), symbol(self.right), symbol(self.before), symbol(self.linear))
 
