@@ -26,16 +26,16 @@ def predict(
         Path | None,
         typer.Option(help="Where the answer goes (.npz or .csv; .vtu or .vtk of a mesh). By default in RUN."),
     ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw the answer on the mesh into this .png.")] = None,
+    boundary: Annotated[str, typer.Option(help="tagged: as the mesh says; held: u = 0 on all of it.")] = "tagged",
+    fit: Annotated[bool, typer.Option("--fit", help="Move and scale the mesh into the unit box, u back.")] = False,
+    *,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Apply the map so often, each time to its own answer: a roll-out.")
     ] = None,
     tolerance: Annotated[
         float | None, typer.Option(help="Of a roll-out of turbulence: choose time steps by this error of each.")
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Draw the answer on the mesh into this .png.")] = None,
-    boundary: Annotated[str, typer.Option(help="tagged: as the mesh says; held: u = 0 on all of it.")] = "tagged",
-    fit: Annotated[bool, typer.Option("--fit", help="Move and scale the mesh into the unit box, u back.")] = False,
-    *,
     which: Annotated[str, typer.Option(help="best or last")] = "best",
     device: Device = "auto",
     threads: Threads = None,

@@ -90,7 +90,7 @@ def run(
         raise GridError("a .csv holds one function", got=f"{len(seen.inputs)}", remedy="Write an .npz.")
     batch = Batch(seen.inputs, times=seen.points, asked=None if asked is None else wanted)
     if repeated.steps is not None:
-        roll(console, model, batch, out, repeated)
+        roll(console, model, batch, out, repeated.steps, repeated.tolerance)
         return
     with share_bar("predicting") as watch:
         found = estimated(model, batch, held_out_error(opened), watch)
@@ -119,17 +119,17 @@ def held_out_error(run: Run) -> float:
     return min((float(x) for x in lines if isinstance(x, int | float)), default=0.0)
 
 
-def roll(console: Console, model: Any, batch: Batch, out: Path, repeated: Repeated) -> None:
+def roll(console: Console, model: Any, batch: Batch, out: Path, steps: int, tolerance: float | None) -> None:
     """Apply the map to its own answers, write them all, and say how far it went."""
     with share_bar("rolling out") as watch:
-        rolled: RollOut = rollout(model, batch, repeated.steps, repeated.tolerance, watch)
+        rolled: RollOut = rollout(model, batch, steps, tolerance, watch)
     states = rolled.states.transpose(0, 1).cpu().numpy()
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         np.savez(out, points=batch.times.numpy(), outputs=states)  # type: ignore[union-attr]
     finite = torch.isfinite(rolled.states).flatten(2).all(-1).all(0)
     chosen = f", {sum(rolled.taken)} adaptive steps" if rolled.taken else ""
-    said = f"{repeated.steps} steps{chosen}; {int(finite.sum())} of {len(finite)} roll-outs finite"
+    said = f"{steps} steps{chosen}; {int(finite.sum())} of {len(finite)} roll-outs finite"
     console.print(said, highlight=False)
     console.print(f"written: {out}", highlight=False, markup=False)
 

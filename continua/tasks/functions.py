@@ -203,10 +203,14 @@ def predict(model: Any, batch: Batch, watch: Callable[[float], None] | None = No
 
 
 def roll_out(model: Any, start: Batch, steps: int) -> Float[Tensor, "steps b n c"]:
-    """u₁ = G(u₀), u₂ = G(u₁), …: the states of ``rollouts.rollout``."""
-    from continua.tasks.rollouts import rollout
-
-    return rollout(model, start, steps).states
+    """u₁ = G(u₀), u₂ = G(u₁), …: a map of one time unit applied again and again; channels it lacks stay."""
+    states = []
+    batch = start
+    for _ in range(steps):
+        states.append(predict(model, batch))
+        held = batch.values[..., states[-1].shape[-1] :]  # type: ignore[index]
+        batch = replace(batch, values=torch.cat([states[-1], held.to(states[-1])], -1))
+    return torch.stack(states)
 
 
 def scattered(pairs: Pairs, points: Float[Tensor, "n"] | Float[Tensor, "n k"]) -> tuple[Tensor, Tensor, Grid]:
