@@ -38,6 +38,8 @@ from continua.training import Elastic, fit
 KEPT = RESULTS / "elastic_operators-runs.jsonl"
 STORE = RESULTS.parent.parent / ".cache" / "elastic_operators"
 SECONDS = 40.0
+WARM = 4  # steps before those that are priced
+PRICED = 20
 SETTINGS = BurgersSettings(train=1024, held_out=200, attention=True, d=32, m=32, heads=4, depth=4, modes=16)
 SIZES: dict[str, Discretisation] = {
     "native": at(d=32, h=4, m=32, z=4),
@@ -63,21 +65,28 @@ def data() -> Functions:
 
 def trained(task: Functions, settings: BurgersSettings, seconds: float, elastic: Elastic | None) -> Any:
     """A model trained for about so many CPU seconds; what a step costs is measured first."""
-    quiet = {"evaluate_every": 10**9, "save_every": 10**9, "clip": None, "watch": lambda at: None}
     torch.set_num_threads(1)
+    _fitted(task, settings, WARM, elastic)
     used = time.process_time()
+    _fitted(task, settings, PRICED, elastic)
+    steps = max(PRICED, round(seconds * PRICED / (time.process_time() - used)))
+    return _fitted(task, settings, steps, elastic)
+
+
+def _fitted(task: Functions, settings: BurgersSettings, steps: int, elastic: Elastic | None) -> Any:
+    model = model_of(task, settings)
     fit(
-        model_of(task, settings),
+        model,
         task,
         optimiser=optimiser_of(settings),
         schedule=SCHEDULE,
-        steps=12,
+        steps=steps,
         elastic=elastic,
-        **quiet,
+        evaluate_every=10**9,
+        save_every=10**9,
+        clip=None,
+        watch=lambda at: None,
     )
-    steps = max(20, round(seconds / ((time.process_time() - used) / 12)))
-    model = model_of(task, settings)
-    fit(model, task, optimiser=optimiser_of(settings), schedule=SCHEDULE, steps=steps, elastic=elastic, **quiet)
     return model
 
 
