@@ -21,7 +21,7 @@ from continua.models.readout import Readout
 from continua.models.structure import Structure
 from continua.models.transformer import Transformer
 from continua.models.view import View
-from continua.operators import Attention, Operator, Pointwise
+from continua.operators import Attention, Operator, Pointwise, SpectralConvolution
 from continua.operators.attention.operator import layer_at
 from continua.operators.norm import Affine
 from continua.typing import Letter, Tensor
@@ -247,7 +247,7 @@ def _write(operator: Any, values: Mapping[str, Tensor]) -> None:
     for name, value in values.items():
         field = getattr(operator.norm, name[1]) if name in ("nq", "nk") else getattr(operator, name)
         coefficients = field.coefficients
-        if value.numel() != coefficients.numel():  # a convolution keeps waves of a domain, not a matrix
+        if isinstance(operator, SpectralConvolution) or value.numel() != coefficients.numel():  # waves are no matrix
             remedy = "Use the view itself, model.at(…).held(), or ct.export(model, 'model.onnx')."
             raise ConfigError("no plain layer computes this part", got=type(operator).__name__, remedy=remedy)
         coefficients.copy_(value.reshape(coefficients.shape))

@@ -21,6 +21,7 @@ REFERENCES = {
     "SiLU()": F.silu,
     "Tanh()": torch.tanh,
     "ELU()": F.elu,
+    "QuickGELU()": lambda x: x * torch.sigmoid(1.702 * x),
 }
 
 
