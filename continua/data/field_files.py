@@ -28,6 +28,7 @@ from continua.data.building import (
     note,
     opened,
     require_shards,
+    require_unchanged,
     save_array,
     sealed,
 )
@@ -168,6 +169,10 @@ class FieldFiles:
         """Some windows as pairs of functions in memory."""
         inputs, outputs = (values.to(torch.float32) for values in paths.read(numbers, lag))
         return Pairs(self.folder.name, self.kind.axis, inputs, outputs, self.kind.points)
+
+    def require_unchanged(self) -> None:
+        """Refuse shards that are not what was written; folders of more than 2 GiB are not read whole for that."""
+        require_unchanged(self.folder, (*self.shards, *self.held_out_shards))
 
     def damaged(self) -> Iterator[str]:
         """The shards whose content is not what was written. All of it is read."""

@@ -30,6 +30,7 @@ from continua.data.building import (
     note,
     opened,
     require_shards,
+    require_unchanged,
     save_array,
     sealed,
 )
@@ -120,6 +121,10 @@ class TokenFiles:
     def held_out(self) -> Tokens:
         """What is measured on."""
         return Tokens(self.folder, self.held_out_shards, self.tokeniser.size)
+
+    def require_unchanged(self) -> None:
+        """Refuse shards that are not what was written; folders of more than 2 GiB are not read whole for that."""
+        require_unchanged(self.folder, (*self.shards, *self.held_out_shards))
 
     def damaged(self) -> Iterator[str]:
         """The shards whose content is not what was written. All of it is read."""

@@ -136,6 +136,7 @@ def fields(settings: FieldSettings) -> Bundle:
         remedy = "Build one: continua data fields ARRAYS --out FOLDER; then --set folder=FOLDER."
         raise ConfigError("fields are read from a folder", got="none", remedy=remedy)
     source = FieldFiles.open(settings.folder)
+    source.require_unchanged()
     task = StoredFunctions(source, settings.lag, settings.batch, settings.order, settings.limit)
     return Bundle(
         model=model_of(task.functions, settings),

@@ -68,6 +68,8 @@ def task_of(text: str | None, pairs: int, context: int, batch: int) -> Text | St
             got = f"pairs={pairs}"
             raise ConfigError("token files have their tokens", got=got, remedy="Leave pairs out, or name a text.")
         sources = tuple(TokenFiles.open(folder) for folder in named)
+        for source in sources:
+            source.require_unchanged()
         return StoredText(sources, tuple(named.values()), context, batch)
     corpus = python_source() if text is None else from_file(text)
     whole = corpus.train + corpus.validation

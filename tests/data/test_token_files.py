@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from continua.data import BytePairs, Characters, TokenFiles, built
+from continua.data import BytePairs, Characters, TokenFiles, building, built
 from continua.data.building import REQUEST
 from continua.data.documents import LONGEST, Unit, documents, units_of
 from continua.data.shuffling import PERIOD, mixed_block, shares, shuffled
 from continua.data.token_files import ABOUT, Shard, Tokens
 from continua.errors import ConfigError
+from continua.recipes.text import task_of
 from continua.tasks import StoredText, Text
 from continua.tasks import from_file as corpus_of
 from tests.refusals import refused
@@ -264,6 +265,21 @@ def test_files_larger_than_memory_are_read_where_they_are_wanted(tmp_path: Path)
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
+def test_a_flipped_token_is_refused_before_training(stored: TokenFiles, tmp_path: Path, monkeypatch) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(stored.folder, copy)
+    shard = copy / stored.shards[0].file
+    raw = bytearray(shard.read_bytes())
+    raw[-2:], raw[-4:-2] = raw[-4:-2], raw[-2:]
+    if raw == shard.read_bytes():
+        raw[-2:] = raw[-6:-4]
+    shard.write_bytes(raw)
+    with refused(ConfigError, f"{shard.name} is damaged", "another SHA-256 than was written"):
+        task_of(str(copy), 0, 4, 2)
+    monkeypatch.setattr(building, "READ_AT_START", 0)
+    task_of(str(copy), 0, 4, 2)  # too large to be read whole
+
+
 def test_damage_is_named(stored: TokenFiles, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(stored.folder, copy)
@@ -274,6 +290,8 @@ def test_damage_is_named(stored: TokenFiles, tmp_path: Path) -> None:
     shard.write_bytes(raw)
     found = TokenFiles.open(copy)
     assert list(found.damaged()) == [shard.name]
+    with refused(ConfigError, f"{shard.name} is damaged", "another SHA-256 than was written"):
+        found.require_unchanged()
     with refused(ConfigError, "numbers that no token has, got token 65535", "continua data check"):
         found.train.windows([stored.shards[0].tokens + stored.shards[1].tokens - 5], 5)
     shard.write_bytes(raw[:-20])
