@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding
 
+from continua import constants
 from continua.axes import Grid, Grids
 from continua.config import register
 from continua.errors import ConfigError, ShapeError
@@ -245,7 +246,8 @@ class Channels(Embedding):
         if not isinstance(values, Tensor) or values.dim() != 3 or values.shape[-1] != self.channels:
             got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ShapeError(f"fields need shape [b, t, {self.channels}]", got=got, remedy="Check the channels.")
-        return values.to(grids.d.weights) / values.new_tensor(self.spreads)
+        x = values.to(grids.d.weights)
+        return x / constants.numbers(self.spreads, x.device, x.dtype)
 
 
 @register

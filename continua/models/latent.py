@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
+from continua import constants
 from continua.axes import Axis, Circle, Grid, Grids, Rule, Samples, exact, factor_rules, factors, grid_on
 from continua.axes.grid import check_measure
 from continua.checks import looking
@@ -274,7 +275,7 @@ class ChannelReadout(nn.Module):
 
     def forward(self, x: Tensor, grids: Grids, table: Any, read: None = None) -> Tensor:
         """Move to the asked points, then multiply."""
-        answer = x[..., : self.out] * x.new_tensor(self.spreads)
+        answer = x[..., : self.out] * constants.numbers(self.spreads, x.device, x.dtype)
         if grids.asked is None:
             return answer
         return between(self.axis, self.rule, grids.asked.nodes).to(x) @ answer

@@ -166,7 +166,7 @@ class SymbolProducts(Operator):
         inverse = torch.where(square > 0, 1 / square.clamp_min(1e-12), 0.0)
         none = torch.zeros_like(square)
         low = torch.stack([torch.complex(none + 1, none), *(torch.complex(none, a) for a in k)])
-        pairs = itertools.combinations_with_replacement(range(len(k)), 2)
+        pairs = [(a, b) for a in range(len(k)) for b in range(a, len(k))]
         high = torch.stack([torch.complex(-k[a] * k[b], none) for a, b in pairs])
         return torch.cat([low, low * inverse, high, high * inverse])
 

@@ -17,7 +17,6 @@ MINUTES = {
     "burgers": 1.5,
     "darcy": 9.0,
     "navier-stokes": 8.0,
-    "turbulence": 3.0,
     "digits": 0.5,
 }
 EXTENSIONS = (".toml", ".yaml", ".yml")

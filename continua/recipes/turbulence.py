@@ -25,9 +25,10 @@ from continua.training.progress import share_bar
 class TurbulenceSettings:
     """``flows`` stirred fluids, looked at ``times`` times, ``dt`` apart, on ``nodes`` nodes along each side.
 
-    ``held_out`` other flows are measured on. The slope has ``products`` products of waves up to ``modes`` and ``steps``
-    steps a unit of time; it is trained by AdamW at ``lr`` with ``noise`` on its inputs, as a share of their spread.
-    ``batch`` states make a step. ``draws`` is the seed of the data, ``weights`` that of the first weights.
+    ``held_out`` other flows are measured on; ``viscosity`` is that of all of them. The slope has ``products`` products
+    of waves up to ``modes`` and ``depth`` steps a unit of time; it is trained by AdamW at ``lr`` with ``noise`` on its
+    inputs, as a share of their spread. ``batch`` states make a step. ``draws`` is the seed of the data, ``weights`` that
+    of the first weights.
     """
 
     flows: Size = 48
@@ -38,7 +39,7 @@ class TurbulenceSettings:
     dt: Positive = 0.2
     modes: Size = 15
     products: Size = 4
-    steps: Size = 6
+    depth: Size = 6
     batch: Size = 8
     lr: NonNegative = 1e-2
     noise: Annotated[float, Range(0.0, 0.5)] = 0.01
@@ -77,7 +78,7 @@ def model_of(task: Functions, settings: TurbulenceSettings) -> Transformer:
         spreads=spreads,
         modes=settings.modes,
         products=settings.products,
-        steps=settings.steps,
+        steps=settings.depth,
     )
 
 

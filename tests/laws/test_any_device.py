@@ -15,8 +15,13 @@ from tests.shallow import shallow
 FLOATING = (torch.float32, torch.float64, torch.bfloat16)
 QUICK = (torch.float32, torch.bfloat16)  # every other law runs in float64
 SCATTERED = ("points of a plane", "functions on a square", "cells")  # weights of scattered points come with the data
-SOLVES = ("functions on a circle", "convolution in time", "kernel Nyström", "kernel positive features")
-# these solve linear systems, in float32 at least; torch has no such kernels in half precision either
+SOLVES = (  # linear systems, and complex waves, in float32 at least; torch has no such kernels in half precision either
+    "functions on a circle",
+    "evolution on a circle",
+    "convolution in time",
+    "kernel Nyström",
+    "kernel positive features",
+)
 
 
 def made(case: Case, name: str) -> tuple[Any, Batch]:
