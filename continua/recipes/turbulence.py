@@ -27,8 +27,8 @@ class TurbulenceSettings:
 
     ``held_out`` other flows are measured on; ``viscosity`` is that of all of them. The slope has ``products`` products
     of waves up to ``modes`` and ``depth`` steps a unit of time; it is trained by AdamW at ``lr`` with ``noise`` on its
-    inputs, as a share of their spread. ``batch`` states make a step. ``draws`` is the seed of the data, ``weights`` that
-    of the first weights.
+    inputs, as a share of their spread. ``batch`` states make a step. ``draws`` is the seed of the data, ``weights`` is
+    that of the first weights.
     """
 
     flows: Size = 48
