@@ -14,12 +14,10 @@ and on its training grid behind our interpolation; the better counts. Finished r
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import aliasing_data
 import aliasing_peers as peers
 import torch
-from common import RESULTS, Row, environment, interleaved, write
+from common import RESULTS, Row, environment, write
+from contests import Step, factor, keep, kept, seconds_each, stepping
 
 from continua.axes import ProductRule, Rule, Trapezoid, at, default_rule
 from continua.data.pairs import Pairs
@@ -134,39 +133,21 @@ def ours(contest: Contest, name: str, seed: int) -> Transformer:
     return model
 
 
-def stepper(contest: Contest, name: str, rate: int, seed: int) -> tuple[Any, Callable[[int, float], None]]:
+def stepper(contest: Contest, name: str, rate: int, seed: int) -> tuple[Any, Step]:
     """A model with fresh weights, and what takes step i of its training at a share of the learning rate."""
     lr, matrix_lr = RATES[rate]
     task = contest.task
     if name in peers.NAMES:
         peer = peers.made(name, task, contest.cells // 2 + 1, seed)
-        trained = peers.Trained(peer, lr, matrix_lr)
-        return peer, lambda number, factor: trained.step(task.example(seed, number), task, factor)
+        return peer, stepping(peer, peers.optimiser_of(peer, lr, matrix_lr), task, seed)
     model = ours(contest, name, seed)
     made = optimiser_of(FunctionSettings(lr=lr, matrix_lr=matrix_lr)).make(model)
-
-    def step(number: int, factor: float) -> None:
-        example = task.example(seed, number)
-        made.zero_grad()
-        (task.loss(model(example.batch), example) / example.count).backward()
-        made.step(factor)
-
-    return model, step
+    return model, stepping(model, made, task, seed)
 
 
 def prices(contest: Contest, rounds: int) -> dict[str, float]:
-    """CPU seconds of a step of every model, in interleaved rounds of three steps."""
-    torch.set_num_threads(1)
-    steps = {name: stepper(contest, name, 0, 0)[1] for name in MODELS}
-
-    def three(name: str) -> float:
-        start = time.process_time()
-        for number in range(3):
-            steps[name](number, 0.1)
-        return (time.process_time() - start) / 3
-
-    seen = interleaved({name: lambda name=name: three(name) for name in MODELS}, rounds, 1)
-    return {name: statistics.median(values) for name, values in seen.items()}
+    """CPU seconds of a step of every model."""
+    return seconds_each({name: stepper(contest, name, 0, 0)[1] for name in MODELS}, rounds, 3)
 
 
 def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[str, Any]:
@@ -175,7 +156,7 @@ def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[s
     model, step = stepper(contest, name, rate, seed)
     start = time.process_time()
     for number in range(steps):
-        step(number, peers.factor(number, steps))
+        step(number, factor(number, steps))
     found: dict[str, Any] = {"steps": steps, "cpu seconds": time.process_time() - start}
     task = contest.task
     found["validation"] = float(task.errors(model).mean())
@@ -194,18 +175,6 @@ def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[s
 
 
 # --- all runs --------------------------------------------------------------------------------------------------------
-
-
-def kept(path: Path) -> dict[str, Any]:
-    """Finished runs by their key."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return {line["key"]: line["found"] for line in map(json.loads, lines)}
-
-
-def keep(path: Path, key: str, found: Any) -> None:
-    """Write one down."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"key": key, "found": found}, ensure_ascii=False) + "\n")
 
 
 def key_of(contest: Contest, name: str, rate: int, seed: int) -> str:

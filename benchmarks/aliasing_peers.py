@@ -16,6 +16,7 @@ from unittest import mock
 
 import fields_peers
 import torch
+from contests import Together
 from polygons_peers import ELSEWHERE
 from torch import nn
 
@@ -23,7 +24,6 @@ from continua.axes import Circle
 from continua.models import Batch
 from continua.models.latent import Latent, between
 from continua.tasks.functions import Functions
-from continua.tasks.task import Example
 from continua.typing import Tensor
 
 NAMES = FNO, UNO, TRANSOLVER, FLARE = "FNO", "UNO", "Transolver", "FLARE"
@@ -124,37 +124,12 @@ class Interpolated:
         return moved
 
 
-class Trained:
-    """A peer under the optimiser of ours: Muon for its matrices and 1×1 convolutions, AdamW for the rest."""
-
-    def __init__(self, model: nn.Module, lr: float, matrix_lr: float) -> None:
-        self.model = model
-        hidden = [p for p in model.parameters() if is_matrix(p)]
-        own = {id(p) for p in hidden}
-        rest = [p for p in model.parameters() if id(p) not in own]
-        self.each = [torch.optim.AdamW(rest, lr, weight_decay=0.0), fields_peers.Orthogonal(hidden, matrix_lr)]
-        self.first = [group["lr"] for each in self.each for group in each.param_groups]
-
-    def step(self, example: Example, task: Functions, factor: float) -> None:
-        """One training step at a share of the learning rate."""
-        groups = [group for each in self.each for group in each.param_groups]
-        for group, lr in zip(groups, self.first, strict=True):
-            group["lr"] = lr * factor
-        loss = task.loss(self.model(example.batch), example) / example.count
-        for each in self.each:
-            each.zero_grad()
-        loss.backward()
-        for each in self.each:
-            each.step()
+def optimiser_of(model: nn.Module, lr: float, matrix_lr: float) -> Together:
+    """The optimiser of ours: Muon for matrices and 1×1 convolutions of hidden layers, AdamW for the rest."""
+    return Together(model, [p for p in model.parameters() if is_matrix(p)], lr, matrix_lr)
 
 
 def is_matrix(p: nn.Parameter) -> bool:
     """A real matrix of a hidden layer: what reads the channels or writes the answer is trained by AdamW."""
     shape = [n for n in p.shape if n > 1]
     return not p.is_complex() and len(shape) == 2 and min(shape) > 8 and p.dim() == len(shape) + p.shape.count(1)
-
-
-def factor(step: int, steps: int) -> float:
-    """A cosine to zero behind three per cent of warm-up."""
-    share = step / steps
-    return min(1.0, share / 0.03) * 0.5 * (1 + math.cos(math.pi * share))

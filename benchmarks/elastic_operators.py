@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 from common import RESULTS, Row, environment, write
-from fields import keep, kept
+from contests import keep, kept
 
 from continua.axes import Discretisation, at
 from continua.data.store import generated

@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import fields_peers as peers
 import torch
 from common import RESULTS, Row, environment, interleaved, write
+from contests import keep, kept
 
 from continua.axes import Circle, Samples
 from continua.data import neuraloperator_files as packaged
@@ -199,18 +200,6 @@ def off_grid(contest: Contest, model: Any, fine: Pairs, points: torch.Tensor) ->
 
 
 # --- all runs --------------------------------------------------------------------------------------------------------
-
-
-def kept(path: Path) -> dict[str, Any]:
-    """Finished runs by their key."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return {line["key"]: line["found"] for line in map(json.loads, lines)}
-
-
-def keep(path: Path, key: str, found: Any) -> None:
-    """Write one down."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"key": key, "found": found}, ensure_ascii=False) + "\n")
 
 
 def main() -> None:

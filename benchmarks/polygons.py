@@ -15,12 +15,10 @@ kept.
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import polygons_peers as peers
 import torch
-from common import RESULTS, Row, environment, interleaved, write
+from common import RESULTS, Row, environment, write
+from contests import Step, factor, keep, kept, seconds_each, stepping
 
 from continua.axes import Grid
 from continua.data.mesh_features import ELASTICITY, POISSON, Equation
@@ -89,42 +88,24 @@ CONTEST = Contest(SETTINGS, 60.0)
 QUICK = Contest(replace(SETTINGS, train=16, held_out=8, batch=4), 2.0, 4)
 
 
-def stepper(contest: Contest, name: str, rate: int, seed: int) -> tuple[Any, Callable[[int, float], None]]:
+def stepper(contest: Contest, name: str, rate: int, seed: int) -> tuple[Any, Step]:
     """A model with fresh weights, and what takes step i of its training at a share of the learning rate."""
     lr, matrix_lr = RATES[rate]
     task = contest.task
     if name in PEERS:
         peer = peers.made(name, contest.equation, contest.spread, seed)
-        trained = peers.Trained(peer, lr, matrix_lr)
-        return peer, lambda step, factor: trained.step(task, seed, step, factor)
+        return peer, stepping(peer, peers.optimiser_of(peer, lr, matrix_lr), task, seed)
     settings = replace(contest.settings, lr=lr, matrix_lr=matrix_lr, weights=seed)
     settings = replace(settings, attention=ATTENTION[name])
     model = model_of(task, settings, contest.equation)
     model.check = False
     made = optimiser_of(settings).make(model)
-
-    def step(number: int, factor: float) -> None:
-        example = task.example(seed, number)
-        made.zero_grad()
-        (task.loss(model(example.batch), example) / example.count).backward()
-        made.step(factor)
-
-    return model, step
+    return model, stepping(model, made, task, seed)
 
 
 def prices(contest: Contest, rounds: int) -> dict[str, float]:
-    """CPU seconds of a step of every model, in interleaved rounds of four steps."""
-    torch.set_num_threads(1)
-    steps = {name: stepper(contest, name, 0, 0)[1] for name in MODELS}
-
-    def four(name: str) -> float:
-        start = time.process_time()
-        for number in range(4):
-            steps[name](number, 0.1)
-        return (time.process_time() - start) / 4
-
-    seen = interleaved({name: lambda name=name: four(name) for name in MODELS}, rounds, 2)
-    return {name: statistics.median(values) for name, values in seen.items()}
+    """CPU seconds of a step of every model."""
+    return seconds_each({name: stepper(contest, name, 0, 0)[1] for name in MODELS}, rounds, 4, warm=2)
 
 
 def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[str, Any]:
@@ -133,7 +114,7 @@ def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[s
     model, step = stepper(contest, name, rate, seed)
     start = time.process_time()
     for number in range(steps):
-        step(number, peers.factor(number, steps))
+        step(number, factor(number, steps))
     used = time.process_time() - start
     task = contest.task
     found = {"validation": float(task.errors(model).mean()), "cpu seconds": used}
@@ -167,18 +148,6 @@ def cloud(model: Any, pairs: MeshPairs, count: int) -> float:
 
 
 # --- all runs --------------------------------------------------------------------------------------------------------
-
-
-def kept(path: Path) -> dict[str, Any]:
-    """Finished runs by their key."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return {line["key"]: line["found"] for line in map(json.loads, lines)}
-
-
-def keep(path: Path, key: str, found: Any) -> None:
-    """Write one down."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"key": key, "found": found}, ensure_ascii=False) + "\n")
 
 
 def key_of(contest: Contest, name: str, rate: int, seed: int) -> str:
@@ -275,7 +244,7 @@ def draw(contest: Contest, path: Path, target: Path) -> None:
     steps = done[key_of(contest, OURS, rate, 0)]["steps"]
     model, step = stepper(contest, OURS, rate, 0)
     for number in range(steps):
-        step(number, peers.factor(number, steps))
+        step(number, factor(number, steps))
     print(f"picture: {draw_meshes(model, contest.test[f'{contest.settings.nodes} nodes'], target)}")
 
 

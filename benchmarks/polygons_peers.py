@@ -9,18 +9,16 @@ physicsnemo imports timm for other models than these two; timm needs a torchvisi
 so it is left out here. The FNO and the DeepONet are re-implementations after Li et al. (2021) and Lu et al. (2021).
 """
 
-import math
 import sys
 from unittest import mock
 
 import torch
-from fields_peers import Orthogonal
+from contests import Together
 from torch import nn
 from torch.nn import functional
 
 from continua.data.mesh_features import Equation
 from continua.models import Batch
-from continua.tasks.meshes import OnMeshes
 from continua.typing import Tensor
 
 ELSEWHERE = ("timm", "timm.layers", "timm.layers.attention", "timm.models", "timm.models.swin_transformer")
@@ -176,41 +174,12 @@ def made(name: str, equation: Equation, spread: float, seed: int) -> Peer:
     return OnGrid(equation, spread) if name.startswith("FNO") else BranchAndTrunk(equation, spread)
 
 
-class Trained:
-    """A peer under the optimiser of ours: Muon for its matrices and 1×1 convolutions, AdamW for the rest."""
-
-    def __init__(self, model: nn.Module, lr: float, matrix_lr: float) -> None:
-        self.model = model
-        hidden = [p for p in model.parameters() if _is_matrix(p)]
-        own = {id(p) for p in hidden}
-        rest = [p for p in model.parameters() if id(p) not in own]
-        self.each: list[torch.optim.Optimizer] = [
-            torch.optim.AdamW(rest, lr, weight_decay=0.0),
-            Orthogonal(hidden, matrix_lr),
-        ]
-        self.first = [group["lr"] for each in self.each for group in each.param_groups]
-
-    def step(self, task: OnMeshes, seed: int, step: int, factor: float) -> None:
-        """One training step."""
-        groups = [group for each in self.each for group in each.param_groups]
-        for group, lr in zip(groups, self.first, strict=True):
-            group["lr"] = lr * factor
-        example = task.example(seed, step)
-        loss = task.loss(self.model(example.batch), example) / example.count
-        for each in self.each:
-            each.zero_grad()
-        loss.backward()
-        for each in self.each:
-            each.step()
+def optimiser_of(model: nn.Module, lr: float, matrix_lr: float) -> Together:
+    """The optimiser of ours: Muon for matrices and 1×1 convolutions of hidden layers, AdamW for the rest."""
+    return Together(model, [p for p in model.parameters() if _is_matrix(p)], lr, matrix_lr)
 
 
 def _is_matrix(p: nn.Parameter) -> bool:
     """A matrix of a hidden layer: what reads the channels or writes the answer is trained by AdamW."""
     shape = [n for n in p.shape if n > 1]
     return len(shape) == 2 and min(shape) > 8 and p.dim() in (2, 4)
-
-
-def factor(step: int, steps: int) -> float:
-    """A cosine to zero behind three per cent of warm-up."""
-    share = step / steps
-    return min(1.0, share / 0.03) * 0.5 * (1 + math.cos(math.pi * share))

@@ -18,7 +18,6 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,8 +28,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import aliasing_peers as peers
 import torch
-from aliasing import RATES, keep, kept
-from common import RESULTS, Row, environment, interleaved, write
+from aliasing import RATES
+from common import RESULTS, Row, environment, write
+from contests import Step, factor, keep, kept, seconds_each, stepping
 
 from continua.axes import Samples, at
 from continua.data.burgers import burgers
@@ -160,39 +160,21 @@ def ours(contest: Contest, name: str, seed: int) -> Any:
     return model
 
 
-def stepper(contest: Contest, name: str, rate: int, seed: int) -> tuple[Any, Callable[[int, float], None]]:
+def stepper(contest: Contest, name: str, rate: int, seed: int) -> tuple[Any, Step]:
     """A model with fresh weights, and what takes step i of its training at a share of the learning rate."""
     lr, matrix_lr = RATES[rate]
     task = contest.data[0]
     if name in peers.NAMES:
         peer = peers.made(name, task, 17, seed)
-        trained = peers.Trained(peer, lr, matrix_lr)
-        return peer, lambda number, factor: trained.step(task.example(seed, number), task, factor)
+        return peer, stepping(peer, peers.optimiser_of(peer, lr, matrix_lr), task, seed)
     model = ours(contest, name, seed)
     made = optimiser_of(FunctionSettings(lr=lr, matrix_lr=matrix_lr)).make(model)
-
-    def step(number: int, factor: float) -> None:
-        example = task.example(seed, number)
-        made.zero_grad()
-        (task.loss(model(example.batch), example) / example.count).backward()
-        made.step(factor)
-
-    return model, step
+    return model, stepping(model, made, task, seed)
 
 
 def prices(contest: Contest, rounds: int) -> dict[str, float]:
-    """CPU seconds of a step of every model, in interleaved rounds of two steps."""
-    torch.set_num_threads(1)
-    steps = {name: stepper(contest, name, 0, 0)[1] for name in MODELS[contest.equation]}
-
-    def two(name: str) -> float:
-        start = time.process_time()
-        for number in range(2):
-            steps[name](number, 0.1)
-        return (time.process_time() - start) / 2
-
-    seen = interleaved({name: lambda name=name: two(name) for name in steps}, rounds, 1)
-    return {name: statistics.median(values) for name, values in seen.items()}
+    """CPU seconds of a step of every model."""
+    return seconds_each({name: stepper(contest, name, 0, 0)[1] for name in MODELS[contest.equation]}, rounds, 2)
 
 
 def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[str, Any]:
@@ -201,7 +183,7 @@ def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[s
     model, step = stepper(contest, name, rate, seed)
     start = time.process_time()
     for number in range(steps):
-        step(number, peers.factor(number, steps))
+        step(number, factor(number, steps))
     task, fine = contest.data
     found: dict[str, Any] = {"steps": steps, "cpu seconds": time.process_time() - start}
     found["validation"] = float(task.errors(model).mean())

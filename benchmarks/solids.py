@@ -14,7 +14,6 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import polygons_peers as peers
 import torch
 from common import RESULTS, Row, environment, interleaved, write
-from polygons import OURS, RATES, keep, kept
+from contests import Step, factor, keep, kept, seconds_each, stepping
+from polygons import OURS, RATES
 
 from continua.axes import Grid
 from continua.data.mesh_features import DIFFUSION
@@ -71,41 +71,24 @@ CONTEST = Contest(DiffusionSettings(), 60.0, 8)
 QUICK = Contest(DiffusionSettings(train=4, held_out=2, points=1000, finer=6000), 1.0, 1)
 
 
-def stepper(contest: Contest, name: str, seed: int) -> tuple[Any, Callable[[int, float], None]]:
+def stepper(contest: Contest, name: str, seed: int) -> tuple[Any, Step]:
     """A model with fresh weights, and what takes step i of its training at a share of the learning rate."""
     lr, matrix_lr = RATES[RATE[name]]
     task = contest.task
     if name in PEERS:
         spread = float(task.train[0].outputs.std())
         peer = peers.made(name, DIFFUSION, spread, seed)
-        trained = peers.Trained(peer, lr, matrix_lr)
-        return peer, lambda step, factor: trained.step(task, seed, step, factor)
+        return peer, stepping(peer, peers.optimiser_of(peer, lr, matrix_lr), task, seed)
     settings = replace(contest.settings, lr=lr, matrix_lr=matrix_lr, weights=seed)
     model = model_of(task, settings, DIFFUSION)
     model.check = False
     made = optimiser_of(settings).make(model)
-
-    def step(number: int, factor: float) -> None:
-        example = task.example(seed, number)
-        made.zero_grad()
-        (task.loss(model(example.batch), example) / example.count).backward()
-        made.step(factor)
-
-    return model, step
+    return model, stepping(model, made, task, seed)
 
 
 def prices(contest: Contest) -> dict[str, float]:
-    """CPU seconds of a step of every model, in interleaved rounds of two steps."""
-    steps = {name: stepper(contest, name, 0)[1] for name in MODELS}
-
-    def two(name: str) -> float:
-        start = time.process_time()
-        for number in range(2):
-            steps[name](number, 0.1)
-        return (time.process_time() - start) / 2
-
-    seen = interleaved({name: lambda name=name: two(name) for name in MODELS}, 4, 1)
-    return {name: statistics.median(values) for name, values in seen.items()}
+    """CPU seconds of a step of every model."""
+    return seconds_each({name: stepper(contest, name, 0)[1] for name in MODELS}, 4, 2)
 
 
 def run(contest: Contest, name: str, seed: int, steps: int, picture: Path | None) -> dict[str, float]:
@@ -113,7 +96,7 @@ def run(contest: Contest, name: str, seed: int, steps: int, picture: Path | None
     model, step = stepper(contest, name, seed)
     start = time.process_time()
     for number in range(steps):
-        step(number, peers.factor(number, steps))
+        step(number, factor(number, steps))
     found = {"cpu seconds": time.process_time() - start, "validation": float(contest.task.errors(model).mean())}
     for size, pairs in contest.test.items():
         each = [float(contest.task.errors(model, pairs.part(slice(i, i + 1)))[0]) for i in range(len(pairs))]

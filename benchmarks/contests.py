@@ -1,0 +1,86 @@
+"""What benchmarks share that train models for the same CPU seconds: steps, their prices, runs that are kept."""
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import interleaved
+from fields_peers import Orthogonal
+from torch import nn
+
+Step = Callable[[int, float], None]  # the number of a step, and its share of the learning rate
+
+
+def kept(path: Path) -> dict[str, Any]:
+    """Finished runs by their key."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return {line["key"]: line["found"] for line in map(json.loads, lines)}
+
+
+def keep(path: Path, key: str, found: Any) -> None:
+    """Write one down."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"key": key, "found": found}, ensure_ascii=False) + "\n")
+
+
+def stepping(model: Any, optimiser: Any, task: Any, seed: int) -> Step:
+    """A training step of ours, its example drawn by the number of the step."""
+
+    def step(number: int, factor: float) -> None:
+        example = task.example(seed, number)
+        optimiser.zero_grad()
+        (task.loss(model(example.batch), example) / example.count).backward()
+        optimiser.step(factor)
+
+    return step
+
+
+class Together:
+    """The optimiser of a peer, as that of ours: Muon for the matrices that are named, AdamW for the rest."""
+
+    def __init__(self, model: nn.Module, matrices: Sequence[nn.Parameter], lr: float, matrix_lr: float) -> None:
+        own = {id(p) for p in matrices}
+        rest = [p for p in model.parameters() if id(p) not in own]
+        self.each: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(rest, lr, weight_decay=0.0),
+            Orthogonal(list(matrices), matrix_lr),
+        ]
+        self.first = [group["lr"] for each in self.each for group in each.param_groups]
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for each in self.each:
+            each.zero_grad()
+
+    def step(self, factor: float) -> None:
+        """One step at a share of the learning rates."""
+        groups = [group for each in self.each for group in each.param_groups]
+        for group, lr in zip(groups, self.first, strict=True):
+            group["lr"] = lr * factor
+        for each in self.each:
+            each.step()
+
+
+def factor(step: int, steps: int) -> float:
+    """A cosine to zero behind three per cent of warm-up."""
+    share = step / steps
+    return min(1.0, share / 0.03) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def seconds_each(steps: Mapping[str, Step], rounds: int, together: int, warm: int = 1) -> dict[str, float]:
+    """CPU seconds of a step of every model, in interleaved rounds of a few steps ``together``."""
+    torch.set_num_threads(1)
+
+    def some(name: str) -> float:
+        start = time.process_time()
+        for number in range(together):
+            steps[name](number, 0.1)
+        return (time.process_time() - start) / together
+
+    seen = interleaved({name: lambda name=name: some(name) for name in steps}, rounds, warm)
+    return {name: statistics.median(values) for name, values in seen.items()}
