@@ -2,8 +2,10 @@
 
 import contextlib
 import io
+import os
 import subprocess
 import sys
+from pathlib import Path
 from unittest import mock
 
 from continua.cli import main
@@ -28,3 +30,19 @@ def typed(*words: str) -> subprocess.CompletedProcess[str]:
         except SystemExit as end:
             code = int(end.code or 0)
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
+ODD = ("below a file", "a folder", "a pipe")
+
+
+def odd_place(folder: Path, kind: str, name: str) -> Path:
+    """A place in ``folder`` where a file called ``name`` cannot be written, of one of the kinds of ``ODD``."""
+    if kind == "below a file":
+        (folder / "file").write_text("a file")
+        return folder / "file" / name
+    out = folder / name
+    if kind == "a folder":
+        out.mkdir()
+    else:
+        os.mkfifo(out)
+    return out

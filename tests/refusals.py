@@ -19,3 +19,16 @@ def refused(kind: type[ContinuaError], got: str, remedy: str) -> Iterator[None]:
     assert remedy in message[message.index(got) + len(got) :], message
     assert "\n" not in message, message
     assert message.endswith((".", "?")), message
+
+
+@contextmanager
+def refused_with(word: str) -> Iterator[None]:
+    """Expect a one-line refusal with ``word`` in it: what was wanted, what was got, and then a remedy."""
+    with pytest.raises(ContinuaError) as caught:
+        yield
+    message = str(caught.value)
+    assert word in message, message
+    what, _, remedy = message.partition(". ")
+    assert ", got " in what, message
+    assert remedy.endswith("."), message
+    assert "\n" not in message, message

@@ -12,15 +12,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 NAME = "pretend"
+
+
+class Pretended(_DummyBackendModule):
+    """What ``torch.pretend`` answers; ``torch.random.fork_rng`` asks every device for the state of its generator."""
+
+    def get_rng_state(self, device: int | torch.device = 0) -> Tensor:
+        return torch.empty(0, dtype=torch.uint8)
+
+    def set_rng_state(self, state: Tensor, device: int | torch.device = 0) -> None:
+        """There is none: a tensor of this device has no numbers."""
 
 
 def registered() -> torch.device:
     """The device; registered once for a process."""
     if torch._C._get_privateuse1_backend_name() != NAME:
-        _setup_privateuseone_for_python_backend(NAME)
+        _setup_privateuseone_for_python_backend(NAME, backend_module=Pretended())
     return torch.device(NAME, 0)
 
 

@@ -5,7 +5,7 @@ import torch
 
 from continua import lab
 from continua.training import Progress
-from tests.house.test_house import ROOT, modules, targets
+from tests.house.rules import ROOT, modules, targets
 from tests.runs import silent, tiny_model
 
 SHELVES = ["figure", "progress", "particles", "theory", "probes", "cost", "canvas"]
