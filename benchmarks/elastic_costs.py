@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from common import RESULTS, Row, environment, estimate, interleaved, row, write
-from elastic import LONGER, SIZES, STEPS, USUAL, Job, Laws, laws, model_of, optimiser_of, prepared, task_of
+from elastic_jobs import LONGER, SIZES, STEPS, USUAL, Job, Laws, laws, model_of, optimiser_of, prepared, task_of
 from elastic_schedules import SCHEDULES, Schedule
 
 from continua.axes import at

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import torch
 from common import RESULTS, Row, environment, write
-from elastic import BATCH, CONTEXT, LONGER, STEPS, Job, Laws, laws, model_of, optimiser_of
+from elastic_jobs import BATCH, CONTEXT, LONGER, STEPS, Job, Laws, laws, model_of, optimiser_of
 
 from continua.convert import elastic
 from continua.data.corpus import cut

@@ -21,23 +21,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from common import RESULTS, Row, environment, write
-from elastic import (
-    BOUNDS,
-    FINER_BOUNDS,
-    LONGER,
-    NEW,
-    SIZES,
-    STEPS,
-    USUAL,
-    WINDOWS,
-    Table,
-    against,
-    finished,
-    model_of,
-    optimiser_of,
-    percent,
-    task_of,
-)
+from elastic_jobs import LONGER, NEW, SIZES, STEPS, USUAL, WINDOWS, finished, model_of, optimiser_of, task_of
+from elastic_table import BOUNDS, FINER_BOUNDS, Table, against, percent
 
 from continua.convert import elastic
 from continua.recipes.elastic import ElasticSettings, afterwards, corrected, growth, lessons

@@ -27,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 from common import RESULTS, Row, environment, interleaved, write
-from elastic import FINER, LR, SIZES, USUAL, WINDOWS, model_of, task_of
+from elastic_jobs import FINER, LR, SIZES, USUAL, WINDOWS, model_of, task_of
 from torch.nn.functional import normalize
 
 from continua.axes import Interval, LeftEnd, Nested, at
@@ -104,7 +104,7 @@ class NoisyPlan:
 
 @register
 @dataclass(frozen=True)
-class StateImitation:
+class PathImitation:
     """Imitate the answers, and on native widths the normalised states after half and all of the depth."""
 
     def loss(self, study: Study) -> torch.Tensor:
@@ -157,7 +157,7 @@ TRIALS = {
     PLAIN: Trial(law=None),
     "own loss instead of imitation": Trial(Elastic(distil=0.0)),
     "half loss, half imitation": Trial(Elastic(distil=0.5)),
-    "states along depth too": Trial(Elastic(imitation=StateImitation())),
+    "states along depth too": Trial(Elastic(imitation=PathImitation())),
     "weight 1": Trial(Elastic(weight=1.0)),
     "weight 0.3": Trial(Elastic(weight=0.3)),
     "from the first step": Trial(Elastic(start=0.0)),

@@ -27,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from common import RESULTS, Row, cpu_seconds, environment, interleaved, write
-from elastic import SIZES, USUAL, model_of, optimiser_of, task_of
+from elastic_jobs import SIZES, USUAL, model_of, optimiser_of, task_of
 
 from continua.axes import Discretisation, at
 from continua.convert import elastic
