@@ -12,15 +12,14 @@ from common import RESULTS, Row
 SEEDS = (0, 1, 2)
 RATES = (2e-3, 6e-3)
 CHOOSING = 4  # rates are compared after this part of the budget
-KEPT = RESULTS / "series-runs.jsonl"
 
 
 class Runs:
     """Finished runs, one line each."""
 
-    def __init__(self, quick: bool) -> None:
+    def __init__(self, quick: bool, name: str = "series") -> None:
         self.quick = quick
-        self.path = KEPT.with_name("series-quick.jsonl") if quick else KEPT
+        self.path = RESULTS / f"{name}-{'quick' if quick else 'runs'}.jsonl"
         self.done: dict[str, Any] = {}
         if self.path.is_file() and not quick:
             lines = map(json.loads, self.path.read_text(encoding="utf-8").splitlines())

@@ -2,7 +2,7 @@
 
     python benchmarks/solids.py               # everything that is not in results/solids-runs.jsonl yet
     python benchmarks/solids.py --only time   # how time grows with the points
-    python benchmarks/solids.py --picture FILE.png   # draw test solids behind the first run of ours
+    python benchmarks/solids.py --picture FILE.png   # train ours once more and draw what it answers
     python benchmarks/solids.py --quick       # a smoke run
 
 Training points are random nodes of meshes of 6,000 nodes; test solids are other ones, at as many points and at 32,768
@@ -91,8 +91,8 @@ def prices(contest: Contest) -> dict[str, float]:
     return seconds_each({name: stepper(contest, name, 0)[1] for name in MODELS}, 4, 2)
 
 
-def run(contest: Contest, name: str, seed: int, steps: int, picture: Path | None) -> dict[str, float]:
-    """Train once, and measure at few and at many points; draw if there is a place for it."""
+def run(contest: Contest, name: str, seed: int, steps: int) -> dict[str, float]:
+    """Train once, and measure at few and at many points."""
     model, step = stepper(contest, name, seed)
     start = time.process_time()
     for number in range(steps):
@@ -101,9 +101,16 @@ def run(contest: Contest, name: str, seed: int, steps: int, picture: Path | None
     for size, pairs in contest.test.items():
         each = [float(contest.task.errors(model, pairs.part(slice(i, i + 1)))[0]) for i in range(len(pairs))]
         found[size] = statistics.mean(each)
-    if picture is not None:
-        draw_solids(model, contest.settings.finer, seed_of(contest.settings, TEST), picture)
     return found | {"steps": steps}
+
+
+def draw(contest: Contest, path: Path, target: Path) -> None:
+    """Train ours as in its first run, and draw its answers in test solids at many points."""
+    steps = kept(path)[key_of(contest, OURS, 0)]["steps"]
+    model, step = stepper(contest, OURS, 0)
+    for number in range(steps):
+        step(number, factor(number, steps))
+    print(f"picture: {draw_solids(model, contest.settings.finer, seed_of(contest.settings, TEST), target)}")
 
 
 def times(contest: Contest, sizes: tuple[int, ...], rounds: int) -> dict[str, dict[str, float]]:
@@ -125,7 +132,7 @@ def times(contest: Contest, sizes: tuple[int, ...], rounds: int) -> dict[str, di
     return {name: {str(n): statistics.median(seen[name, n]) for n in sizes} for name in MODELS}
 
 
-def compete(contest: Contest, seeds: int, path: Path, only: list[str], picture: Path | None) -> None:
+def compete(contest: Contest, seeds: int, path: Path, only: list[str]) -> None:
     """Prices, runs and times that are not kept yet."""
     torch.set_num_threads(1)
     if "prices" not in kept(path):
@@ -138,7 +145,7 @@ def compete(contest: Contest, seeds: int, path: Path, only: list[str], picture: 
             if name not in only or key in kept(path):
                 continue
             steps = max(10, round(contest.seconds / cost[name]))
-            found = run(contest, name, seed, steps, picture if name == OURS and not seed else None)
+            found = run(contest, name, seed, steps)
             keep(path, key, found)
             print(f"{key}: " + ", ".join(f"{k} {v:.4g}" for k, v in found.items()), flush=True)
     if TIME in only and TIME not in kept(path):
@@ -190,7 +197,10 @@ def main() -> None:
     if not given.quick and given.seconds != CONTEST.seconds:
         contest = replace(CONTEST, seconds=given.seconds)
     path = RESULTS / f"solids-{'quick' if given.quick else 'runs'}.jsonl"
-    compete(contest, given.seeds, path, given.only, given.picture)
+    if given.picture is not None:
+        draw(contest, path, given.picture)
+        return
+    compete(contest, given.seeds, path, given.only)
     done = kept(path)
     if TIME not in done or not all(key_of(contest, name, 0) in done for name in (OURS, PEERS[0])):
         return
