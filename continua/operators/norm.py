@@ -85,7 +85,7 @@ class Affine(Operator):
         """Scale and shift."""
         weights = {
             "scale": Weight(self.scale),
-            "shift": Weight(self.shift),
+            **({} if self.shift is None else {"shift": Weight(self.shift)}),
             **extra(self.calibration, grids),
             **corrected_by(self.correction, grids),
         }

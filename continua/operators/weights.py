@@ -74,27 +74,12 @@ class Weight(NamedTuple):
     stored: str = ""
     moved: bool = False
 
-    def on(
-        self, grids: Grids, leaves: Mapping[str, Tensor] | None = None, sites: tuple[WidthSite, ...] | None = None
-    ) -> Tensor:
-        """Read now; without depths the coefficients in depth stay.
-
-        ``sites`` are those of ``grids``: who reads many weights names them once.
-        """
-        field = self.field
-        if field is None:
+    def on(self, grids: Grids, leaves: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Read now; without depths the coefficients in depth stay."""
+        if self.field is None:
             raise SolveError("there is no field to read", got=None, remedy="Leave absent weights out.")
-        values: Tensor
-        if sites is not None and self._is_stored_on(sites, grids.z):
-            values = cast(Expansion, field).stored()
-        else:
-            values = read(field, grids, self.over, leaves, self.stored)
+        values = read(self.field, grids, self.over, leaves, self.stored)
         return values if self.then is None else self.then(values)
-
-    def _is_stored_on(self, sites: tuple[WidthSite, ...], z: Depths | None) -> bool:
-        depths = None if z is None else z.nodes
-        field = self.field
-        return isinstance(field, Expansion) and field.is_itself(sites, depths, self.over, self.stored)
 
 
 def read(
@@ -133,7 +118,8 @@ def sample(grids: Grids, weights: Mapping[str, Weight], late: bool = False, fini
     varying: dict[str, Tensor] = {}
     later: dict[str, Weight] = {}
     low: dict[str, Factored] = {}
-    for name, weight in weights.items():  # one loop: a compiler that traces this walks through each turn
+    depths = None if z is None else z.nodes
+    for name, weight in weights.items():  # one loop without calls: a compiler that traces this walks through each turn
         field = weight.field
         if field is None:
             continue
@@ -142,16 +128,27 @@ def sample(grids: Grids, weights: Mapping[str, Weight], late: bool = False, fini
             later[name] = weight
             continue
         own = _factored(weight, field, sites, z) if isinstance(field, Adapted) else None
+        read_now = varying if changes else fixed
         if own is not None:
             low[name] = own
-        read_now = varying if changes else fixed
-        read_now[name] = weight.on(grids, sites=sites) if own is None else own.values
+            read_now[name] = own.values
+            continue
+        if isinstance(field, Expansion) and field.is_itself(sites, depths, weight.over, weight.stored):
+            values = field.stored()
+        else:
+            values = read(field, grids, weight.over, None, weight.stored)
+        read_now[name] = values if weight.then is None else weight.then(values)
     looking = _looking(weights)
-    fixed = _finished(looking, fixed, finish, None)
-    varying = varying if later or z is None else _finished(looking, varying, finish, z.nodes)
+    if finish is not None:
+        fixed = _finished(looking, fixed, finish, None)
+        varying = varying if later or z is None else _finished(looking, varying, finish, z.nodes)
     layers = {} if z is None else _layers(z.nodes, varying)
-    _tell_factors(low, fixed, varying, layers)
-    made = Weights(_watched(weights, looking, grids, {None: fixed})[None], _watched(weights, looking, grids, layers))
+    if low:
+        _tell_factors(low, fixed, varying, layers)
+    if looking:
+        fixed = _watched(weights, looking, grids, {None: fixed})[None]
+        layers = _watched(weights, looking, grids, layers)
+    made = Weights(fixed, layers)
     if not later:
         return Sampled(made)
     bare = grids.with_depths(None)

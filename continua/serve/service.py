@@ -1,5 +1,6 @@
 """One model behind a server: its texts, its sizes, and the asks that requests become."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +9,6 @@ from continua.axes import Discretisation, at
 from continua.convert.chat import ChatTemplate, encoded_part
 from continua.data.tokens import Tokeniser
 from continua.errors import ConfigError, ContinuaError
-from continua.flow import Fixed
 from continua.operators import Attention
 from continua.serve.chat import joined
 from continua.serve.decoder import Decoder
@@ -189,13 +189,8 @@ class Service:
 
 def size_name(chosen: Discretisation) -> str:
     """A size as it is typed: ``d=64,h=2,z=3``."""
-    steps = steps_of(chosen)
-    return f"d={chosen.d.n},h={chosen.h.n},z={chosen.z if steps is None else steps}"  # type: ignore[union-attr]
-
-
-def steps_of(chosen: Discretisation) -> int | None:
-    """How many steps a size takes; None where they are searched for."""
-    return chosen.z.steps if isinstance(chosen.z, Fixed) else None
+    steps = getattr(chosen.z, "steps", chosen.z)
+    return f"d={chosen.d.n},h={chosen.h.n},z={steps}"  # type: ignore[union-attr]
 
 
 def typed(wish: str) -> Discretisation:
@@ -212,7 +207,7 @@ def typed(wish: str) -> Discretisation:
 def _check_not_larger(chosen: Discretisation, model: Any) -> None:
     native = model.native
     counts = [(letter, getattr(chosen, letter).n, getattr(native, letter).n) for letter in "dhm"]
-    counts.append(("z", steps_of(chosen) or 1, 2 * (steps_of(native) or 1)))
+    counts.append(("z", getattr(chosen.z, "steps", 1), 2 * getattr(native.z, "steps", 1)))
     for letter, got, most in counts:
         if got > most:
             said = f"{letter}={got}, where it has {most}" if letter != "z" else f"z={got}, more than twice its steps"
@@ -259,8 +254,7 @@ def _is_smaller(where: Discretisation, model: Any) -> bool:
         _check_not_larger(chosen, model)
     except ContinuaError:
         return False
-    steps = steps_of(chosen)
-    return steps is not None and steps <= (steps_of(model.native) or 0)
+    return bool(getattr(chosen.z, "steps", math.inf) <= getattr(model.native.z, "steps", 0))
 
 
 def _parts(model: Any) -> dict[str, Discretisation]:

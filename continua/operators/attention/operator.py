@@ -321,9 +321,8 @@ class Attention(Operator):
             "bk": Weight(self.bk, inner[1], rows(-2, each=True), shares),
             "bv": Weight(self.bv, "", rows(-2, each=True), shares),
             "bo": Weight(self.bo),
-            "density": Weight(self.density),
-            "nq": Weight(None if self.norm is None else self.norm.q, "e"),
-            "nk": Weight(None if self.norm is None else self.norm.k, keys),
+            **({} if self.density is None else {"density": Weight(self.density)}),
+            **({} if self.norm is None else {"nq": Weight(self.norm.q, "e"), "nk": Weight(self.norm.k, keys)}),
             **extra(self.calibration, grids),
             **corrected_by(self.correction, grids),
         }
