@@ -234,10 +234,9 @@ def captioned() -> Batch:
     return Batch(ids, source=patches())
 
 
-def equation(conserving: bool = False) -> Transformer:
+def equation() -> Transformer:
     """An equation of two channels around a circle, whose products and linear part are not zero."""
-    options: dict[str, Any] = {"modes": 3, "products": 2, "steps": STEPS, "conserving": conserving}
-    model = zoo.evolution(Circle(), 8, spreads=(1.0, 2.0), out=2, **options)
+    model = zoo.evolution(Circle(), 8, spreads=(1.0, 2.0), out=2, modes=3, products=2, steps=STEPS)
     with torch.no_grad():
         for place, weight in enumerate(model.block.parameters()):
             weight.copy_(0.2 * random(*weight.shape, seed=place))

@@ -19,6 +19,9 @@ if SHAPES:
 
     jaxtyping.install_import_hook("continua", "tests.checker.checked")  # before anything imports the package
 
+# A pool of processes that compile C++ starts with an interpreter and torch for each; the other core has tests to run.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 gc.set_threshold(50_000, 20, 20)  # thousands of small models: by default their garbage is looked for all the time
 
 import pytest  # noqa: E402

@@ -12,4 +12,6 @@ class Lazily:
         self.name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # pytest looks at every name of a module for fixtures in disguise
+            raise AttributeError(name)
         return getattr(pytest.importorskip(self.name), name)

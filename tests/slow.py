@@ -5,6 +5,11 @@ from typing import Any
 
 import pytest
 
+# why a compiled test has inductor among the slow ones
+IN_CPP = (
+    "a C++ compiler for each; aot_eager traces the same graph, and laws/test_compiled.py has inductor for six models"
+)
+
 
 def slow_but(quick: Iterable[Any], cases: Iterable[Any], reason: str) -> list[Any]:
     """All ``cases`` as parameters, those not in ``quick`` marked slow."""

@@ -61,10 +61,12 @@ ANYTHING: tuple[Any, ...] = (
 TABLES = ("rope_parameters", "rope_scaling")
 INNER = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "short_factor", "long_factor", "full_attention")
 
+OPENED = "hundreds of folders are opened; gpt2 is read by the same checks, and the fuzzer spoils bert, llama and albert"
+
 pytestmark = pytest.mark.spec("B17")
 
 
-@pytest.fixture(scope="module", params=slow_but(["gpt2", "t5"], MODELS, "hundreds of folders are opened"))
+@pytest.fixture(scope="module", params=slow_but(["gpt2"], MODELS, OPENED))
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("hf") / request.param
     ct.to_hf(MODELS[request.param](), place)

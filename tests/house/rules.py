@@ -69,8 +69,18 @@ class Module(NamedTuple):
         """What a leading dot means in this file."""
         return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
 
+    @property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of the tree; walked through once, since every check asks."""
+        return _nodes(self.tree)
+
     def at(self, node: ast.AST | int) -> str:
         return f"{self.shown}:{node if isinstance(node, int) else getattr(node, 'lineno', 1)}"
+
+
+@functools.cache
+def _nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree))
 
 
 @functools.cache  # every check reads all of them
@@ -87,9 +97,14 @@ def modules(root: Path) -> list[Module]:
 # --- imports ---------------------------------------------------------------------------------------------------------
 
 
-def imports(module: Module) -> Iterator[tuple[str, str | None, ast.AST]]:
+@functools.cache
+def imports(module: Module) -> tuple[tuple[str, str | None, ast.AST], ...]:
     """Every import at any depth of the file, as ``(module, name or None, node)`` with relative names resolved."""
-    for node in ast.walk(module.tree):
+    return tuple(_found_imports(module))
+
+
+def _found_imports(module: Module) -> Iterator[tuple[str, str | None, ast.AST]]:
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             yield from ((alias.name, None, node) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -191,8 +206,8 @@ def check_sizes(root: Path) -> Iterator[str]:
 
 def check_functions(root: Path) -> Iterator[str]:
     for module in modules(root):
-        methods = {id(item) for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef) for item in node.body}
-        for node in ast.walk(module.tree):
+        methods = {id(item) for node in module.nodes if isinstance(node, ast.ClassDef) for item in node.body}
+        for node in module.nodes:
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             length = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -217,7 +232,7 @@ def _positional(node: ast.FunctionDef | ast.AsyncFunctionDef, *, is_method: bool
 
 def check_habits(root: Path) -> Iterator[str]:
     for module in modules(root):
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if complaint := _bad_habit(module, node):
                 yield f"{module.at(node)}: {complaint}"
         yield from _postponed_annotations(module)
@@ -276,7 +291,7 @@ def check_kinds(root: Path) -> Iterator[str]:
     listed = {kind: (f"continua.{home}", line) for home, kinds, line in _table(found) for kind in kinds.split()}
     registered: dict[str, str] = {}
     for module in found:
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ClassDef) and any(_dotted(item) == "register" for item in node.decorator_list):
                 registered[node.name] = module.name
                 home = listed.get(node.name, ("no module", 0))[0]
@@ -316,7 +331,10 @@ def texts(root: Path) -> Iterator[Path]:
 
 def check_paths(root: Path) -> Iterator[str]:
     for path in texts(root):
-        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if not MACHINE_PATH.search(text):  # no file should have one
+            continue
+        for number, line in enumerate(text.splitlines(), start=1):
             if hit := MACHINE_PATH.search(line):
                 shown = f"{path.relative_to(root).as_posix()}:{number}"
                 yield f"{shown}: machine path {hit.group()}… Write a relative path, or take it as an argument."

@@ -4,6 +4,7 @@ The marks are read from the source text: decorators, ``pytestmark`` and ``pytest
 """
 
 import ast
+import functools
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,11 +24,13 @@ MISSING: set[str] = set()
 
 def marks(path: Path) -> Iterator[str]:
     """The ids that ``pytest.mark.finding(…)`` names in a file."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    text = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)) if ".finding(" in text else ():
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.finding":
             yield from (ast.literal_eval(argument) for argument in node.args)
 
 
+@functools.cache  # two tests ask
 def marked() -> dict[str, list[str]]:
     places: dict[str, list[str]] = defaultdict(list)
     for path in sorted(TESTS.rglob("test_*.py")):

@@ -13,12 +13,10 @@ from tests.second_device import moved, on_second_device, registered
 from tests.shallow import shallow
 
 FLOATING = (torch.float32, torch.float64, torch.bfloat16)
-QUICK = (torch.float32, torch.bfloat16)  # every other law runs in float64
 SCATTERED = ("points of a plane", "functions on a square", "cells")  # weights of scattered points come with the data
 SOLVES = (  # linear systems, and complex waves, in float32 at least; torch has no such kernels in half precision either
     "functions on a circle",
     "evolution on a circle",
-    "conserving evolution on a circle",
     "convolution in time",
     "kernel Nyström",
     "kernel positive features",
@@ -34,9 +32,15 @@ def made(case: Case, name: str) -> tuple[Any, Batch]:
     return model, batch
 
 
+# In bfloat16 also a number that was made in the default dtype is noticed; every other law runs in float64.
+QUICK = [
+    *((name, torch.bfloat16) for name in (*MODELS, *OTHER_MODELS)),
+    *((name, torch.float32) for name in SOLVES),
+]
+
+
 @pytest.mark.spec("B10")
-@pytest.mark.parametrize("dtype", QUICK, ids=str)
-@pytest.mark.parametrize("name", [*MODELS, *OTHER_MODELS])
+@pytest.mark.parametrize(("name", "dtype"), QUICK, ids=str)
 def test_a_model_runs_on_a_device_that_is_not_the_processor(name: str, dtype: torch.dtype) -> None:
     runs_there(shallow(name), name, dtype)
 

@@ -13,6 +13,7 @@ from continua.models import Batch
 from tests.cases import MODELS, made
 from tests.measure import EXACT, gap
 from tests.shallow import one_layer
+from tests.slow import slow_but
 
 pytestmark = pytest.mark.unshaped  # checked functions do not compile
 SCATTERED = ("points of a plane", "functions on a square")  # the weights of scattered points come with the data
@@ -20,6 +21,8 @@ SCATTERED = ("points of a plane", "functions on a square")  # the weights of sca
 TOKENS_ARE_GIVEN = ("vit", "graph attention", "functions on a circle", "kernel ")
 FREE = [name for name in MODELS if name not in SCATTERED]
 QUICK = ("gpt2", "bert", "t5", "llama", "vit", "albert", "continuous words", "continuous series")  # one of a kind
+# the first has another width, fewer heads and more steps, the others one of these; solvers: test_compiled_flow.py
+VIEWS = [ct.at(d=4, h=1, z=3), ct.at(d=4), ct.at(h=1), ct.at(z=3), ct.at(z=ct.Fixed(2, ct.RK4()))]
 
 
 def opened(batch: Any, shapes: ShapesCollection, tokens: bool) -> None:
@@ -77,7 +80,7 @@ def exported_agrees(model: Any, name: str) -> None:
 
 
 @pytest.mark.spec("B9", "B2", "M10")
-@pytest.mark.parametrize("at", [ct.at(d=4), ct.at(h=1), ct.at(z=3), ct.at(z=ct.Fixed(2, ct.RK4()))], ids=str)
+@pytest.mark.parametrize("at", slow_but(VIEWS[:1], VIEWS, "a second of tracing each, like the first one"), ids=str)
 def test_another_grid_is_exported_as_well(at: ct.Discretisation) -> None:
     model, batch, _ = made("continuous words")
     ids = batch.values

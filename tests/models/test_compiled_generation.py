@@ -9,7 +9,7 @@ import continua as ct
 from continua.models import Batch, zoo
 from tests.measure import gap
 from tests.refusals import refused
-from tests.slow import slow_but
+from tests.slow import IN_CPP, slow_but
 
 HALF = ct.at(d=8, h=2, z=1)
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 2, 8, 1]])
@@ -21,8 +21,12 @@ def elastic() -> ct.Transformer:
 
 
 @pytest.mark.spec("B9", "A8")
-@pytest.mark.parametrize("at", slow_but([HALF], [HALF, ct.at()], "a C++ compiler for each"), ids=str)
-def test_a_compiled_step_writes_what_an_eager_one_writes(at: ct.Discretisation) -> None:
+@pytest.mark.parametrize("backend", slow_but(["aot_eager"], ["aot_eager", "inductor"], IN_CPP))
+@pytest.mark.parametrize("at", slow_but([HALF], [HALF, ct.at()], "a compilation each"), ids=str)
+def test_a_compiled_step_writes_what_an_eager_one_writes(
+    at: ct.Discretisation, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     view = elastic().at(at)
     wanted = view.generate(IDS, tokens=12)
     assert torch.equal(view.generate(IDS, tokens=12, compile=True), wanted)

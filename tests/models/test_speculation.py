@@ -1,5 +1,6 @@
 """Self-speculation (B12): a small size writes ahead, and what is written is what the model alone would have written."""
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.exact import EXACT, gap
 from tests.exact import stirred as with_noise
 from tests.models.test_generate import CASES, HOLES, IDS, B, N, prompt_for
 from tests.refusals import refused
-from tests.slow import slow_but
+from tests.slow import IN_CPP, slow_but
 
 TINY = 5  # words of a vocabulary whose pairs can be counted
 DRAFTS = {
@@ -283,8 +284,10 @@ def test_what_cannot_write_ahead_is_refused(model: ct.Transformer) -> None:
 
 
 @pytest.mark.spec("B12", "B9")
-@pytest.mark.parametrize("name", slow_but(["half of all"], [*DRAFTS], "a C++ compiler for each"))
-def test_compiled_passes_write_what_eager_ones_write(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("backend", slow_but(["aot_eager"], ["aot_eager", "inductor"], IN_CPP))
+@pytest.mark.parametrize("name", slow_but(["half of all"], [*DRAFTS], "a compilation each"))
+def test_compiled_passes_write_what_eager_ones_write(name: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     model = elastic().float()
     wanted = model.generate(PROMPT[:2], tokens=14)
     got = model.generate(PROMPT[:2], tokens=14, draft=model.at(**DRAFTS[name]), ahead=2, compile=True)
