@@ -89,6 +89,7 @@ MODULES = {
     "operators.spectral": "SpectralConvolution",
     "operators.symbols": "SymbolProducts",
     "operators.stretch": "DynamicStretch LinearStretch Llama3Stretch LongStretch YarnStretch",
+    "operators.transport": "SymbolTransport",
     "optim.bounded": "Rescaled SpectrallyNormalised",
     "optim.kfac": "KFAC",
     "optim.mirror": "DualAveraging Mirror",

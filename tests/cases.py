@@ -364,6 +364,7 @@ MODELS: dict[str, Case] = {
 OTHER_MODELS: dict[str, Case] = {  # tested by name
     "cells": Case(in_cells, scattered),
     "evolution on a circle": Case(equation, on_ring),  # its width counts channels: there are no other sizes
+    "conserving evolution on a circle": Case(lambda: equation(conserving=True), on_ring),
     "deit": Case(lambda: zoo.deit(PIXELS, **SMALL, labels=3), patches),
     "smollm3": Case(lambda: zoo.smollm3(WORDS, **SMALL, groups=1, style=zoo.LlamaStyle(turned=(True, False)))),
     "phi3": Case(lambda: zoo.phi3(WORDS, **SMALL, style=zoo.LlamaStyle(stretch=STRETCHES[-1], window=3, share=0.5))),

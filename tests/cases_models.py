@@ -234,9 +234,10 @@ def captioned() -> Batch:
     return Batch(ids, source=patches())
 
 
-def equation() -> Transformer:
+def equation(conserving: bool = False) -> Transformer:
     """An equation of two channels around a circle, whose products and linear part are not zero."""
-    model = zoo.evolution(Circle(), 8, spreads=(1.0, 2.0), out=2, modes=3, products=2, steps=STEPS)
+    options: dict[str, Any] = {"modes": 3, "products": 2, "steps": STEPS, "conserving": conserving}
+    model = zoo.evolution(Circle(), 8, spreads=(1.0, 2.0), out=2, **options)
     with torch.no_grad():
         for place, weight in enumerate(model.block.parameters()):
             weight.copy_(0.2 * random(*weight.shape, seed=place))

@@ -64,7 +64,7 @@ def run(
 def equation_of(model: Any, folder: Path) -> Equation:
     """Which equation a run has learned."""
     if isinstance(model.embed, Observations):
-        known = (getattr(model.axes.t, "dim", None), model.embed.channels)
+        known = (model.axes.t.dim, model.embed.channels)
         for equation in EQUATIONS:
             if known == (equation.dimension, equation.channels):
                 return equation

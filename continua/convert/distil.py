@@ -85,8 +85,8 @@ def distil(
     or of ``rank`` functions. ``lr`` is 4e-4 for the former, 2e-3 for the latter. Steps that are joined start as if the
     layers behind the first were left out, where that is closer to native.
     ``sizes`` are those that learn; unless given, half of the hidden width, of the heads, of both, of the width d as
-    well, and two thirds of the steps. ``precision`` "bfloat16" computes lessons in half precision, which takes about
-    two thirds of the time where a processor has instructions for it. ``run`` is a folder, or an opened run to go on
+    well, and two thirds of the steps. ``precision`` "bfloat16" computes lessons in half precision, which takes less
+    time where a processor has instructions for it. ``run`` is a folder, or an opened run to go on
     with.
 
     >>> import continua as ct

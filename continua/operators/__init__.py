@@ -58,11 +58,13 @@ from continua.operators.stretch import (
     YarnStretch,
 )
 from continua.operators.symbols import SymbolProducts
+from continua.operators.transport import SymbolTransport
 from continua.operators.waves import Waves
 
 __all__ = [
     "Correction",
     "SymbolProducts",
+    "SymbolTransport",
     "Waves",
     "WaveBias",
     "SpectralConvolution",

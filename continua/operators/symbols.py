@@ -41,6 +41,27 @@ class Spectrum:
         return (*(2 * m + 1 for m in self.modes[:-1]), self.modes[-1] + 1)
 
     @property
+    def wave(self) -> float:
+        """κ, the wave at which the functions of ``basis`` are about one."""
+        return max(1.0, min(self.modes) / 4) * 2 * math.pi / max(self.periods)
+
+    def scaled(self, like: Tensor) -> Float[Tensor, "a w"]:
+        """k_a/κ of all waves."""
+        k = constants.numbers(self.vectors(), like.device, like.dtype).view(-1, len(self.modes))
+        return k.mT / self.wave
+
+    def basis(self, like: Tensor) -> Float[Tensor, "i w"]:
+        """φ_i(k) at all waves: those of order one and less, then those of order two."""
+        k = self.scaled(like)
+        square = k.square().sum(0)
+        inverse = torch.where(square > 0, 1 / square.clamp_min(1e-12), 0.0)
+        none = torch.zeros_like(square)
+        low = torch.stack([torch.complex(none + 1, none), *(torch.complex(none, a) for a in k)])
+        pairs = [(a, b) for a in range(len(k)) for b in range(a, len(k))]
+        high = torch.stack([torch.complex(-k[a] * k[b], none) for a, b in pairs])
+        return torch.cat([low, low * inverse, high, high * inverse])
+
+    @property
     def fine(self) -> tuple[int, ...]:
         """Nodes on which a product of two fields is told apart from its aliases: more than three times the waves."""
         return tuple(quick_length(3 * m + 1) for m in self.modes)
@@ -77,6 +98,37 @@ def quick_length(least: int) -> int:
         if rest == 1:
             return n
         n += 2
+
+
+def around_circles(weights: Parametrisation, modes: int | tuple[int, ...]) -> Spectrum:
+    """The waves of a domain made of circles."""
+    lines = factors(weights.axes.t)
+    if not all(isinstance(line, Circle) for line in lines):
+        remedy = "Use t=Circle() or a Product of circles, or zoo.function_map."
+        raise ConfigError("symbols act around circles", got=weights.axes.t, remedy=remedy)
+    each = (modes,) * len(lines) if isinstance(modes, int) else tuple(modes)
+    return Spectrum(each, tuple(line.length for line in lines))
+
+
+def moving_channels(weights: Parametrisation, held: int) -> int:
+    """How many channels a state has; the last ``held`` of them stay, at least one moves."""
+    channels = weights.axes.d.n if isinstance(weights.axes.d, Points) else None
+    if channels is None or held >= channels:
+        remedy = "Use d=Points(channels), of which at least one moves."
+        raise ConfigError("the state of an equation has counted channels", got=weights.axes.d, remedy=remedy)
+    return channels
+
+
+def lattice_of(grids: Grids, spectrum: Spectrum) -> tuple[int, ...]:
+    """The nodes along each direction; refused where they do not show all waves."""
+    tokens = grids.tokens
+    tokens.require_whole("a product of fields")
+    lines = (tokens,) if tokens.lines is None and tokens.nodes.shape[-1] == 1 and tokens.is_uniform else tokens.lines
+    modes = spectrum.modes
+    if lines is None or any(len(line) <= 2 * m for line, m in zip(lines, modes, strict=True)):
+        remedy = f"Use a lattice of more than {2 * max(modes)} nodes a side, or fewer modes."
+        raise GridError("symbols need a lattice that shows their waves", got=f"{len(tokens)} nodes", remedy=remedy)
+    return tuple(len(line) for line in lines)
 
 
 @dataclass(frozen=True)
@@ -134,18 +186,10 @@ class SymbolProducts(Operator):
         self, weights: Parametrisation, modes: Size | tuple[Size, ...], products: Size = 4, held: Whole = 0
     ) -> None:
         super().__init__()
-        lines = factors(weights.axes.t)
-        if not all(isinstance(line, Circle) for line in lines):
-            remedy = "Use t=Circle() or a Product of circles, or zoo.function_map."
-            raise ConfigError("symbols act around circles", got=weights.axes.t, remedy=remedy)
-        channels = weights.axes.d.n if isinstance(weights.axes.d, Points) else None
-        if channels is None or held >= channels:
-            remedy = "Use d=Points(channels), of which at least one moves."
-            raise ConfigError("the state of an equation has counted channels", got=weights.axes.d, remedy=remedy)
-        each = (modes,) * len(lines) if isinstance(modes, int) else tuple(modes)
-        self.spectrum = Spectrum(each, tuple(line.length for line in lines))
+        self.spectrum = around_circles(weights, modes)
+        channels = moving_channels(weights, held)
         self.held = held
-        self.wave = max(1.0, min(each) / 4) * 2 * math.pi / max(self.spectrum.periods)  # κ, where symbols are about one
+        lines = self.spectrum.modes
         first = 2 * (1 + len(lines))
         second = first + len(lines) * (len(lines) + 1)
         spread = (first * channels) ** -0.5
@@ -158,21 +202,9 @@ class SymbolProducts(Operator):
         """All are amplitudes of symbols."""
         return dict.fromkeys(("left", "right", "before", "linear"), TABLE)
 
-    def basis(self, like: Tensor) -> Float[Tensor, "i w"]:
-        """φ_i(k) at all waves: those of order one and less, then those of order two."""
-        k = constants.numbers(self.spectrum.vectors(), like.device, like.dtype).view(-1, len(self.spectrum.modes))
-        k = k.mT / self.wave
-        square = k.square().sum(0)
-        inverse = torch.where(square > 0, 1 / square.clamp_min(1e-12), 0.0)
-        none = torch.zeros_like(square)
-        low = torch.stack([torch.complex(none + 1, none), *(torch.complex(none, a) for a in k)])
-        pairs = [(a, b) for a in range(len(k)) for b in range(a, len(k))]
-        high = torch.stack([torch.complex(-k[a] * k[b], none) for a, b in pairs])
-        return torch.cat([low, low * inverse, high, high * inverse])
-
     def read(self, grids: Grids, late: bool = False) -> SymbolOperands:
         """The symbols at the waves."""
-        phi = self.basis(self.left)
+        phi = self.spectrum.basis(self.left)
 
         def symbol(amplitudes: Tensor) -> Tensor:
             made = amplitudes.to(phi) @ phi[: amplitudes.shape[-1]]
@@ -182,13 +214,4 @@ class SymbolProducts(Operator):
 
     def place(self, read: SymbolOperands, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """Bind to a lattice."""
-        tokens = grids.tokens
-        tokens.require_whole("a product of fields")
-        lines = (
-            (tokens,) if tokens.lines is None and tokens.nodes.shape[-1] == 1 and tokens.is_uniform else tokens.lines
-        )
-        modes = self.spectrum.modes
-        if lines is None or any(len(line) <= 2 * m for line, m in zip(lines, modes, strict=True)):
-            remedy = f"Use a lattice of more than {2 * max(modes)} nodes a side, or fewer modes."
-            raise GridError("symbols need a lattice that shows their waves", got=f"{len(tokens)} nodes", remedy=remedy)
-        return Bound(Producing(self.spectrum, tuple(len(line) for line in lines), self.held)), read
+        return Bound(Producing(self.spectrum, lattice_of(grids, self.spectrum), self.held)), read

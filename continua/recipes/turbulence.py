@@ -25,8 +25,9 @@ from continua.training.progress import share_bar
 class TurbulenceSettings:
     """``flows`` stirred fluids, looked at ``times`` times, ``dt`` apart, on ``nodes`` nodes along each side.
 
-    ``held_out`` other flows are measured on; ``viscosity`` is that of all of them. The slope has ``products`` products
-    of waves up to ``modes`` and ``depth`` steps a unit of time; it is trained by AdamW at ``lr`` with ``noise`` on its
+    ``held_out`` other flows are measured on; ``viscosity`` is that of all of them. The slope is ``conserving``:
+    transport and damping, which keep roll-outs bounded, or else has ``products`` free products; its waves go up to
+    ``modes``, and a unit of time takes ``depth`` steps. It is trained by AdamW at ``lr`` with ``noise`` on its
     inputs, as a share of their spread. ``batch`` states make a step. ``draws`` is the seed of the data, ``weights`` is
     that of the first weights.
     """
@@ -38,10 +39,11 @@ class TurbulenceSettings:
     viscosity: Positive = 1e-3
     dt: Positive = 0.2
     modes: Size = 15
+    conserving: bool = True
     products: Size = 4
-    depth: Size = 6
+    depth: Size = 8
     batch: Size = 8
-    lr: NonNegative = 1e-2
+    lr: NonNegative = 2e-2
     noise: Annotated[float, Range(0.0, 0.5)] = 0.01
     draws: Seed = 0
     weights: Seed = 0
@@ -79,6 +81,7 @@ def model_of(task: Functions, settings: TurbulenceSettings) -> Transformer:
         modes=settings.modes,
         products=settings.products,
         steps=settings.depth,
+        conserving=settings.conserving,
     )
 
 

@@ -1,6 +1,5 @@
 """One model behind a server: its texts, its sizes, and the asks that requests become."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +8,7 @@ from continua.axes import Discretisation, at
 from continua.convert.chat import ChatTemplate, encoded_part
 from continua.data.tokens import Tokeniser
 from continua.errors import ConfigError, ContinuaError
+from continua.flow import Fixed
 from continua.operators import Attention
 from continua.serve.chat import joined
 from continua.serve.decoder import Decoder
@@ -189,8 +189,13 @@ class Service:
 
 def size_name(chosen: Discretisation) -> str:
     """A size as it is typed: ``d=64,h=2,z=3``."""
-    steps = getattr(chosen.z, "steps", chosen.z)
-    return f"d={chosen.d.n},h={chosen.h.n},z={steps}"  # type: ignore[union-attr]
+    steps = steps_of(chosen)
+    return f"d={chosen.d.n},h={chosen.h.n},z={chosen.z if steps is None else steps}"  # type: ignore[union-attr]
+
+
+def steps_of(chosen: Discretisation) -> int | None:
+    """How many steps a size takes; None where they are searched for."""
+    return chosen.z.steps if isinstance(chosen.z, Fixed) else None
 
 
 def typed(wish: str) -> Discretisation:
@@ -207,7 +212,7 @@ def typed(wish: str) -> Discretisation:
 def _check_not_larger(chosen: Discretisation, model: Any) -> None:
     native = model.native
     counts = [(letter, getattr(chosen, letter).n, getattr(native, letter).n) for letter in "dhm"]
-    counts.append(("z", getattr(chosen.z, "steps", 1), 2 * getattr(native.z, "steps", 1)))
+    counts.append(("z", steps_of(chosen) or 1, 2 * (steps_of(native) or 1)))
     for letter, got, most in counts:
         if got > most:
             said = f"{letter}={got}, where it has {most}" if letter != "z" else f"z={got}, more than twice its steps"
@@ -254,7 +259,8 @@ def _is_smaller(where: Discretisation, model: Any) -> bool:
         _check_not_larger(chosen, model)
     except ContinuaError:
         return False
-    return bool(getattr(chosen.z, "steps", math.inf) <= getattr(model.native.z, "steps", 0))
+    steps = steps_of(chosen)
+    return steps is not None and steps <= (steps_of(model.native) or 0)
 
 
 def _parts(model: Any) -> dict[str, Discretisation]:

@@ -8,7 +8,7 @@ import torch
 
 from continua.axes import Grid
 from continua.errors import ConfigError
-from continua.models import Batch
+from continua.models import Batch, Transformer
 from continua.models.latent import Latent
 from continua.tasks.functions import predict, relative
 from continua.typing import Float, Tensor
@@ -50,7 +50,7 @@ def estimated(
     >>> round(float(share), 2)                                       # 0.25 / 1.25
     0.2
     """
-    embed = getattr(model, "embed", None)
+    embed = model.embed if isinstance(model, Transformer) else None
     if not isinstance(embed, Latent) or not isinstance(batch.values, Tensor):
         remedy = "Use a model of zoo.function_map, such as that of continua fit burgers."
         raise ConfigError("errors are estimated for maps on a latent grid", got=type(model).__name__, remedy=remedy)

@@ -9,7 +9,7 @@ import torch
 from continua.axes import at
 from continua.errors import ConfigError, ShapeError
 from continua.flow import RK4, Adaptive
-from continua.models import Batch
+from continua.models import Batch, Transformer
 from continua.models.embed import Channels
 from continua.models.latent import Latent
 from continua.settings import Positive, Size, checked
@@ -71,7 +71,7 @@ def rollout(
 
 def has_time(model: Any) -> bool:
     """Whether the depth of a model is time."""
-    embed = getattr(model, "embed", None)
+    embed = model.embed if isinstance(model, Transformer) else None
     return isinstance(embed, Latent) and isinstance(embed.inner, Channels)
 
 

@@ -17,6 +17,7 @@ SCATTERED = ("points of a plane", "functions on a square", "cells")  # weights o
 SOLVES = (  # linear systems, and complex waves, in float32 at least; torch has no such kernels in half precision either
     "functions on a circle",
     "evolution on a circle",
+    "conserving evolution on a circle",
     "convolution in time",
     "kernel Nyström",
     "kernel positive features",

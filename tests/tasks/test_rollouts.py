@@ -31,8 +31,8 @@ def of_burgers(viscosity: float = 0.05, time: float = 0.1) -> Transformer:
             weight.zero_()
         part.left[0, 0, 0] = 1.0
         part.right[0, 0, 0] = 1.0
-        part.before[0, 0, 1] = -0.5 * time * part.wave
-        part.linear[0, 0, 4] = viscosity * time * part.wave**2
+        part.before[0, 0, 1] = -0.5 * time * part.spectrum.wave
+        part.linear[0, 0, 4] = viscosity * time * part.spectrum.wave**2
     return model
 
 

@@ -10,7 +10,7 @@ from continua.models.build import discrete_axes, smooth_bases
 from continua.models.embed import Channels
 from continua.models.latent import ChannelReadout, Latent
 from continua.models.transformer import Transformer
-from continua.operators import Operator, Parts, SymbolProducts
+from continua.operators import Operator, Parts, SymbolProducts, SymbolTransport
 from continua.settings import Positive, Size, checked
 
 
@@ -24,6 +24,7 @@ def evolution(
     modes: Size | None = None,
     products: Size = 4,
     steps: Size = 6,
+    conserving: bool = False,
     beside: tuple[Operator, ...] = (),
 ) -> Transformer:
     """u(·, 0) ↦ u(·, 1) of ∂u/∂t = Σ_j P_j(∂)[(A_j(∂)u)(B_j(∂)u)] + L(∂)u around circles: an equation that is learned.
@@ -32,7 +33,8 @@ def evolution(
     has a channel for each of ``spreads``, by which values are divided; the first ``out`` of them move, the others (a
     force) are read. ``modes`` is the greatest wave of products, that of the lattice unless it is given. Time is depth:
     ``steps`` of Runge and Kutta make one unit of it, ``model.at(z=Adaptive(Tsit5(), rtol=1e-3))`` takes as many
-    as a tolerance asks for. ``beside`` adds further parts to the slope.
+    as a tolerance asks for. ``beside`` adds further parts to the slope. A ``conserving`` equation has transport and
+    damping in place of products (``SymbolTransport``): what it carries along cannot grow, so roll-outs stay bounded.
 
     >>> import torch
     >>> from continua.axes import Circle
@@ -55,5 +57,9 @@ def evolution(
     native = native.replace(z=Fixed(steps, RK4()))
     weights = ByBasis(chosen, smooth_bases(chosen, native, 1)).autonomous()
     embed = Latent(Channels(spreads), weights, rule, tuple(max(1, n) for n in shown))
-    block = Parts((SymbolProducts(weights, waves, products, len(spreads) - out), *beside))
+    held = len(spreads) - out
+    slope: Operator = SymbolProducts(weights, waves, products, held)
+    if conserving:
+        slope = SymbolTransport(weights, waves, held)
+    block = Parts((slope, *beside))
     return Transformer(chosen, native, embed, block, ChannelReadout(axis, rule, spreads[:out]))

@@ -105,7 +105,7 @@ def _attended(
 ) -> Tensor:
     """torch's fused attention; on a processor that of half precision is computed in float32.
 
-    Its half-precision kernel is no faster there, and its backward pass up to five times slower. One query, as when text
+    Its half-precision kernel is no faster there, and its backward pass is slower. One query, as when text
     is generated, keeps its precision: the keys and values of all tokens would be converted for it.
     """
     if q.dtype not in HALF or q.device.type != "cpu" or q.shape[-2] == 1:
