@@ -54,8 +54,7 @@ NAMES = (
     "first",
 )
 CORE = ("gpt2", "gaps", "series", "function")  # on four processes, and without torch's template
-# gradients of one process in float32 are themselves 2.1e-6, 1.1e-6, 1.7e-6 from those in float64 there: twice that
-ROUNDED = {"llama": 4.2e-6, "first": 2.3e-6, "weighted": 3.4e-6}
+WALKED = ("gpt2", "gaps", "llama", "function", "weighted", "first")  # round the ring, where keys are many
 
 
 def named(processes: int, precision: str) -> tuple[str, ...]:
@@ -229,15 +228,20 @@ def work(folder: Path) -> None:
 
         sharded = Sharded(init_device_mesh("cpu", (world.size,)))
         gaps: dict[str, Any] = {}
-        for way in ("ring", "gathered") if world.size == 2 else ("ring",):
-            if way == "gathered":
-                patch.setattr(ring, "template", lambda: None)
-            for precision in CLOSE if way == "ring" else ("float64",):
-                dtype = getattr(torch, precision)
-                names = named(world.size, precision)
-                for case in (*cases(dtype), *(kernels(dtype) if way == "ring" else ())):
-                    if case[0] in (names if way == "ring" else CORE):
-                        gaps[f"{case[0]} {precision} {way}"] = compared(case, sharded, dtype)
+        for precision in CLOSE:
+            dtype = getattr(torch, precision)
+            names = named(world.size, precision)
+            for case in (*cases(dtype), *kernels(dtype)):
+                if case[0] in names:
+                    gaps[f"{case[0]} {precision}"] = compared(case, sharded, dtype)
+        patch.setattr(ring, "FEW", 0)
+        for case in cases(torch.float64):
+            if case[0] in WALKED:
+                gaps[f"{case[0]} ring"] = compared(case, sharded, torch.float64)
+        patch.setattr(ring, "template", lambda: None)
+        for case in cases(torch.float64) if world.size == 2 else ():
+            if case[0] in CORE:
+                gaps[f"{case[0]} gathered"] = compared(case, sharded, torch.float64)
         patch.undo()
         lean = next(cases(torch.float64))
         lean[1].execution.adjoint = Recompute()
@@ -266,16 +270,22 @@ def done(request: Any, tmp_path_factory: Any) -> list[dict[str, Any]]:
 def test_parts_answer_and_learn_as_the_whole(done: Any, precision: str) -> None:
     for own in done:
         for name in named(len(done), precision):
-            close = ROUNDED.get(name, CLOSE["float32"]) if precision == "float32" else CLOSE["float64"]
-            assert own["gaps"][f"{name} {precision} ring"] < close, name
+            assert own["gaps"][f"{name} {precision}"] < CLOSE[precision], name
         assert own["gaps"]["recomputed"] < CLOSE["float64"]
+
+
+@pytest.mark.spec("B8", "B15")
+def test_many_keys_walk_round_the_ring(done: Any) -> None:
+    for own in done:
+        for name in WALKED:
+            assert own["gaps"][f"{name} ring"] < CLOSE["float64"], name
 
 
 @pytest.mark.spec("B8", "B15")
 def test_without_torchs_template_keys_are_gathered(done: Any) -> None:
     for own in done if len(done) == 2 else ():
         for name in CORE:
-            assert own["gaps"][f"{name} float64 gathered"] < CLOSE["float64"], name
+            assert own["gaps"][f"{name} gathered"] < CLOSE["float64"], name
 
 
 @pytest.mark.spec("B8", "B15")

@@ -152,15 +152,19 @@ def attend_blocked(
     return torch.cat(out, 2)
 
 
-def attend_keeping(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+def attend_keeping(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Fused attention without a graph, and the log-sums that its backward asks for (processor only)."""
-    out: tuple[Tensor, Tensor] = _FLASH(q, k, v, 0.0, causal, scale=scale)
+    out: tuple[Tensor, Tensor] = _FLASH(q, k, v, 0.0, causal, attn_mask=bias, scale=scale)
     return out
 
 
-def attend_back(g: Tensor, kept: tuple[Tensor, ...], scale: float, causal: bool) -> tuple[Tensor, ...]:
+def attend_back(
+    g: Tensor, kept: tuple[Tensor, ...], scale: float, causal: bool, bias: Tensor | None = None
+) -> tuple[Tensor, ...]:
     """The gradients by q, k, v from (q, k, v, answer, log-sums)."""
-    found: tuple[Tensor, ...] = _FLASH_BACKWARD(g, *kept, 0.0, causal, scale=scale)
+    found: tuple[Tensor, ...] = _FLASH_BACKWARD(g, *kept, 0.0, causal, attn_mask=bias, scale=scale)
     return found
 
 

@@ -2,7 +2,8 @@
 
 The ring is torch's own (``_templated_ring_attention``): each process meets the keys of one other at a time, and the
 answers are merged by their log-sums. It is private there, so that it is looked for, and tried by a version known to
-have it; without it all keys are gathered, which costs their bytes and nothing else.
+have it; without it all keys are gathered, which costs their bytes and nothing else. A few keys are gathered too: one
+message takes less time than many, and they are added up in the order in which one process adds them.
 """
 
 from collections.abc import Iterator
@@ -11,14 +12,17 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from continua.axes.sharded import Layout
+from continua.constants import summed_in
 from continua.operators.attention import fused
 from continua.typing import Callable, PerQuery, PerSource, Tensor
 
 SINCE = (2, 9)  # of torch: where the template has these arguments
+FEW = 2**20  # bytes of all keys and values: fewer travel in the time of an empty message
 NAMES = ("_templated_ring_attention", "_templated_ring_attention_backward", "_cp_options", "_RotateMethod")
 
 
@@ -67,6 +71,8 @@ def attend_ring(
         v = pad(v, (0, wide))
     if q.device.type == "cuda":
         out = _by_context(q, k, v, scale, layout)
+    elif (k.nbytes + v.nbytes) * layout.ranks <= FEW:
+        out = _InOrder.apply(q, k, v, scale, causal, layout)
     else:
         out = _Ring.apply(q, k, v, scale, causal, layout)
     return out[..., :-wide] if wide else out
@@ -106,6 +112,7 @@ class _Ring(torch.autograd.Function):
 
         with _options(ring, causal, q.dtype):
             out, sums = ring._templated_ring_attention(layout.mesh.get_group(), 2, op, q, k, v, causal)[:2]
+        out = out.transpose(1, 2).contiguous().transpose(1, 2)  # token by token: the heads are joined without a copy
         ctx.save_for_backward(q, k, v, out, sums)
         ctx.given = (scale, causal, layout)
         return out
@@ -115,17 +122,59 @@ class _Ring(torch.autograd.Function):
         ring: Any = template()
         scale, causal, layout = ctx.given
         q, k, v, out, sums = ctx.saved_tensors
+        last: list[Tensor] = []
 
         def op(
             query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, is_causal: bool, grad_out: Tensor
         ) -> tuple[Tensor, ...]:
-            return fused.attend_back(grad_out, (query, key, value, out, logsumexp), scale, is_causal)
+            for added in last:  # the template has added them up, and holds them until the next ones are there
+                added.untyped_storage().resize_(0)
+            last[:] = fused.attend_back(grad_out, (query, key, value, out, logsumexp), scale, is_causal)
+            return tuple(last)
 
         with _options(ring, causal, q.dtype):
             found = ring._templated_ring_attention_backward(
-                layout.mesh.get_group(), 2, op, g.contiguous(), "grad_out", q, k, v, out, sums, causal
+                layout.mesh.get_group(), 2, op, g, "grad_out", q, k, v, out, sums, causal
             )
         return (*found[:3], None, None, None)
+
+
+class _InOrder(torch.autograd.Function):
+    """The processor's flash kernel on the own queries and all keys, which are gathered again on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, layout: Layout) -> Tensor:
+        bias = _earlier(q, layout) if causal else None
+        out, sums = fused.attend_keeping(q, *_gathered(k, v, layout), scale, False, bias)
+        ctx.save_for_backward(q, k, v, out, sums)
+        ctx.given = (scale, causal, layout)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        scale, causal, layout = ctx.given
+        q, k, v, out, sums = ctx.saved_tensors
+        bias = _earlier(q, layout) if causal else None
+        kept = (q, *_gathered(k, v, layout), out, sums)
+        to_q, to_k, to_v = fused.attend_back(g, kept, scale, False, bias)
+        both = torch.cat([to_k, to_v], -1).to(summed_in(q.dtype, q.device))  # [b, h, n, 2e]
+        dist.all_reduce(both, group=layout.mesh.get_group())
+        own = layout.part(both, 2, 0).to(q.dtype)  # [b, h, t, 2e]
+        return (to_q, *own.chunk(2, -1), None, None, None)
+
+
+def _gathered(k: Tensor, v: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    """The keys and values of all tokens, in the order of these and without absent ones."""
+    places = torch.from_numpy(layout.places[: layout.count]).to(k.device)
+    both = layout.gathered(torch.cat([k, v], -1), 2).index_select(2, places)  # [b, h, n, 2e]
+    keys, values = both.chunk(2, -1)
+    return keys, values
+
+
+def _earlier(q: Tensor, layout: Layout) -> Tensor:
+    """0 where a key is no later than an own query, −∞ elsewhere: [t, n]."""
+    later = torch.arange(layout.count) > torch.from_numpy(layout.own)[:, None]
+    return torch.zeros(later.shape, dtype=q.dtype).masked_fill_(later, -torch.inf).to(q.device)
 
 
 @contextmanager

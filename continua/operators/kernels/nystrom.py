@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch.nn.functional import pad
 
 from continua import constants
 from continua.axes import GaussLegendre, Grid, Rule
@@ -82,7 +83,7 @@ class Nystrom(Dot):
 def _through(rows: Tensor, keys: Tensor, through: Tensor) -> Tensor:
     """C A⁺ R w V over C A⁺ R w 1 for some queries."""
     near = rows.to(keys.dtype) @ keys.mT
-    sums = (near - near.detach().amax(-1, keepdim=True)).exp() @ through
+    sums = near.sub_(near.detach().amax(-1, keepdim=True)).exp_() @ through
     return (sums[..., :-1] / _away_from_zero(sums[..., -1:])).to(rows.dtype)
 
 
@@ -105,8 +106,7 @@ def _integrals(queries: Tensor, k: Tensor, v: Tensor, weights: Tensor | None) ->
         scores = queries @ keys.to(queries.dtype).mT
         scores = scores if logs is None else scores + logs
         top = torch.maximum(level, scores.detach().amax(-1, keepdim=True))
-        raised = (scores - top).exp()
-        own = torch.cat([raised @ values.to(raised.dtype), raised.sum(-1, keepdim=True)], -1)
+        own = scores.sub_(top).exp_() @ pad(values.to(scores.dtype), (0, 1), value=1.0)
         sums = (level - top).exp() * sums + own
         level = top
     return sums, level
