@@ -1,6 +1,8 @@
 """``continua fit``: train a recipe, or go on with a run."""
 
 import shlex
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +13,13 @@ from rich.console import Console
 from continua.cli.again import code_of, goes_on
 from continua.cli.recipes import dry_run
 from continua.cli.sizes import parse_at
-from continua.errors import ConfigError
+from continua.errors import ConfigError, ContinuaError
 from continua.recipes import SHIPPED, changes_of
 from continua.recipes.listing import from_file
 from continua.recipes.runs import Prepared, prepare, prepare_again
 from continua.settings.text import pairs
-from continua.training import Run
-from continua.training.distributed import leads
+from continua.training import Run, Training
+from continua.training.distributed import joined, leads
 from continua.training.summaries import held_out_of
 
 
@@ -67,8 +69,10 @@ def run(
             raise ConfigError("--dry-run is for a run that starts", got="--resume", remedy=remedy)
         dry_run(_named(recipe), settings, _folder(recipe, folder))
         return
-    prepared = _prepared(console, recipe, settings, folder, resumed, options.again, options.trust)
-    fitted = prepared.fit(str(device))
+    with joined(str(device), _patience(settings, resumed or folder)) as world:
+        with world.as_one():  # each machine has files of its own
+            prepared = _prepared(console, recipe, settings, folder, resumed, options.again, options.trust)
+        fitted = prepared.fit(str(device))
     code = code_of(console, fitted) if leads() else 0
     if not leads():  # one of many processes: the first one speaks
         return
@@ -105,6 +109,16 @@ def _prepared(
     if goes:
         return prepare_again(folder, settings, recipe, trust)
     return prepare(recipe, settings, folder, anew=goes is False)
+
+
+def _patience(settings: Mapping[str, object], folder: Path | None) -> float:
+    """How long processes wait for one another: as is asked for, or as the run that goes on has it."""
+    said = settings.get("time_limit")
+    if said is None and folder is not None:
+        with suppress(ContinuaError):  # what is wrong with a run is said when it is prepared
+            training = Run.open(folder).about.get("training")
+            said = training.get("time_limit") if isinstance(training, dict) else None
+    return float(said) if isinstance(said, int | float) and said > 0 else Training.time_limit
 
 
 def _named(recipe: str) -> str:
