@@ -18,7 +18,7 @@ from continua.files import read_bytes, write_text
 from continua.lab.cost.acceptance import HeardView
 from continua.lab.cost.beside import Beside
 from continua.lab.cost.complexity import predict
-from continua.lab.cost.memory import peak_bytes
+from continua.lab.cost.memory import peak_bytes, uncollected
 from continua.lab.cost.pareto_picture import draw, draw_many
 from continua.lab.cost.point import Point, typed_size
 from continua.lab.progress import ReportCount
@@ -236,10 +236,11 @@ def _timed(
     seen = interleaved([lambda view=view: view(sample.batch) for view in frozen], rounds, sample.target.device)  # type: ignore[misc]
     seconds = [statistics.median(times) for times in seen]
     points = list(found.points)
-    for done, (i, held, took) in enumerate(zip(chosen, frozen, seconds, strict=True), 1):
-        points[i] = replace(points[i], seconds=took, bytes=_bytes(held, sample))
-        if watch is not None:
-            watch(len(points) + done, len(points) + len(chosen))
+    with uncollected():
+        for done, (i, held, took) in enumerate(zip(chosen, frozen, seconds, strict=True), 1):
+            points[i] = replace(points[i], seconds=took, bytes=_bytes(held, sample))
+            if watch is not None:
+                watch(len(points) + done, len(points) + len(chosen))
     return replace(found, points=tuple(points))
 
 
