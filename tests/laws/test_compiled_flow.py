@@ -143,7 +143,9 @@ def test_running_costs_are_in_the_graph(solver) -> None:
     assert apart(run, start(solver), MATRICES) < CLOSE
 
 
-@pytest.mark.parametrize("solver", [Heun(), LieTrotter(Heun())], ids=str)
+@pytest.mark.parametrize(
+    "solver", slow_but([LieTrotter(Heun())], [Heun(), LieTrotter(Heun())], "the inner steps of the other"), ids=str
+)
 def test_weights_over_depth_are_read_in_the_graph(solver) -> None:
     woven = Woven()
     field = Flow(Bound(Woven.f, read=woven.read)) + Projection(lambda z, x, args: x / (1 + 0.1 * x.square().sum()))

@@ -20,6 +20,7 @@ from continua.training.growing import Growing
 from continua.training.prolongation import Switch
 from tests.refusals import refused
 from tests.runs import calibrated, silent, timeless, tiny_model, tiny_task
+from tests.slow import slow_but
 
 BOTH = ByRole(AdamW(1e-2), kernel=Muon(0.05))
 HALVES = Growth((Stage((at(d=8, h=2, z=2),), 0.3), Stage((at(d=8),), 0.6)))
@@ -170,10 +171,11 @@ def test_weights_that_are_functions_need_no_prolongation() -> None:
 
 
 PROLONGATIONS = [AsMade(), Copied("z"), Copied()]
+QUICK = [AsMade(), Copied()]  # the last one copies over z too
 LESSONS = Elastic(start=0.0)
 
 
-@pytest.fixture(scope="module", params=PROLONGATIONS, ids=str)
+@pytest.fixture(scope="module", params=slow_but(QUICK, PROLONGATIONS, "four fits; Copied() copies over z too"), ids=str)
 def calm(request: pytest.FixtureRequest) -> tuple[Growth, Any]:
     """A schedule, and a fit by it that nobody interrupts."""
     growth = replace(HALVES, prolongation=request.param)
