@@ -147,7 +147,8 @@ def rows_of(lines: list[dict[str, Any]], every: list[Training]) -> list[Row]:
     names = list(asdict(every[0]))
     by = {Training(**{name: line[name] for name in names}): line for line in lines}
     rows = []
-    shared = [one for one in every if one.size is None]
+    whole = [one for one in every if one.size is None and one in by]
+    shared = [one for one in whole if all(replace(one, size=size) in by for size in SHARES)]
     for one in shared:
         for size in SHARES:
             value, note = gap(by, one, size)
@@ -179,6 +180,7 @@ def main() -> None:
     """Run what is missing, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("larger", "lengths", "models"), action="append")
+    parser.add_argument("--finished", action="store_true", help="train nothing: write the table of what is finished")
     parser.add_argument("--quick", action="store_true", help="few steps of the smaller models, nothing is written")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -188,7 +190,7 @@ def main() -> None:
     every = trainings(chosen.only or ["larger", "lengths", "models"], chosen.quick)
     every = [one for one in every if not chosen.quick or one.model != "6 M"]
     path = RESULTS / f"elastic-scale-{'quick' if chosen.quick else 'runs'}.jsonl"
-    rows = rows_of(run_all(every, path), every)
+    rows = rows_of(finished(path) if chosen.finished else run_all(every, path), every)
     for line in rows:
         print(f"{line.name}: {line.shown}  {line.target} {line.verdict}  {line.note}")
     if chosen.quick:
