@@ -17,7 +17,7 @@ from typing import Any
 
 from fuzzing.case import WAITING, Outcome
 from fuzzing.expected import owner_of
-from fuzzing.worker import family_of
+from fuzzing.family import family_of
 
 PATIENCE = WAITING + 8  # a worker that does not even answer its alarm
 SCRIPT = Path(__file__).resolve().parents[1] / "fuzz.py"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from fuzzing.case import Case, Outcome, attempt
 from fuzzing.draw import Draw
+from fuzzing.family import family_of
 
 SPARE = 3 << 30  # bytes of address space over those of the start: what wants more must fail here, not on the machine
-WEIGHTS = {"grids": 20, "stamps": 17, "ranks": 20, "api": 20, "configs": 15, "files": 6, "cli": 2}
 
 
 IMPORTED = (
@@ -22,11 +22,6 @@ IMPORTED = (
     "continua.convert", "continua.lab", "continua.models", "continua.recipes",
 )  # fmt: skip
 WARM = range(-60, 0)
-
-
-def family_of(seed: int) -> str:
-    """Which family a seed belongs to."""
-    return random.Random(f"{seed}/family").choices([*WEIGHTS], [*WEIGHTS.values()])[0]
 
 
 def makers() -> dict[str, Callable[[Draw], Case]]:
