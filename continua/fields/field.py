@@ -169,8 +169,9 @@ class Expansion(nn.Module):
         return all(site is not None and site[2] for site in weighed)
 
     def _is_stored(self, letter: Letter, where: Told) -> bool:
+        native = self.bases[letter].native_key(self.axes[letter])  # first: it makes the key of nodes that are new
         key = known_key(_column(where)) if isinstance(where, tuple) else where
-        return key is not None and key == self.bases[letter].native_key(self.axes[letter])
+        return key is not None and key == native
 
     def _contract(self, values: Tensor, position: int, letter: Letter, where: Sites) -> Tensor:
         basis = self.bases[letter]
@@ -194,7 +195,8 @@ class Expansion(nn.Module):
         axis = self.axes[letter]
         basis = self.bases[letter]
         known = nodes_of(where).values if isinstance(where, int) else _column(where)
-        if known_key(known) is not None and known_key(known) == basis.native_key(axis):
+        native = basis.native_key(axis)
+        if native is not None and known_key(known) == native:
             return AxisReading(STORED)
         with constants.outside_modes():
             nodes = torch.from_numpy(known)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from continua.operators.low_rank import FactoredProduct, factors_of
+from continua.operators.low_rank import factored, factors_of
 from continua.typing import Float, Tensor
 
 
@@ -62,18 +62,27 @@ class Watch:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b. Who watches W is shown x and the gradient by the answer, when that comes."""
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return functional.linear(x, weight, bias)
     factors = factors_of(weight)
     if factors is not None:
-        y: Tensor = FactoredProduct.apply(x, weight, bias, *factors)
-        return y
+        return factored(x, [weight], [bias], [factors])[0]
     y = functional.linear(x, weight, bias)
-    if not y.requires_grad or torch.compiler.is_compiling():
-        return y
     watch: Watch | None = getattr(weight, "watch", None)
-    if watch is not None:
+    if watch is not None and y.requires_grad:
         seen = x.detach()
         y.register_hook(lambda g: watch(seen, g))
     return y
+
+
+def linears(x: Tensor, *maps: tuple[Tensor, Tensor | None]) -> tuple[Tensor, ...]:
+    """x Wᵀ + b for some pairs of W and b; where all W have a low-rank addition they share what reads x for it."""
+    if not torch.compiler.is_compiling() and torch.is_grad_enabled():
+        found = [factors_of(weight) for weight, _ in maps]
+        factors = [own for own in found if own is not None]
+        if len(factors) == len(maps):
+            return factored(x, [weight for weight, _ in maps], [bias for _, bias in maps], factors)
+    return tuple([linear(x, weight, bias) for weight, bias in maps])
 
 
 def show(parameter: nn.Parameter, moments: Moments) -> None:

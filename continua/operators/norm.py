@@ -16,6 +16,8 @@ from continua.flow.vectorfield import Bound
 from continua.operators.calibration import Target, calibration, extra, folded
 from continua.operators.correction import corrected, corrected_by, correction
 from continua.operators.operator import Context, Note, Operands, Operator, local, read_late
+from continua.operators.rms import rms_norm
+from continua.operators.stored import StoredReads
 from continua.operators.weights import Sampled, Weight, Weights, sample
 from continua.typing import Args, Tensor, VectorFunction
 
@@ -80,9 +82,13 @@ class Affine(Operator):
         asked = weights.corrections
         beyond = asked is not None and asked.beyond > 0  # elsewhere a calibration serves
         self.correction = correction(weights, {}, dict.fromkeys(targets, "d")) if beyond else None
+        self._stored = StoredReads()
 
     def read(self, grids: Grids, late: bool = False) -> Sampled:
         """Scale and shift."""
+        stored = self._stored.recall(self, grids)
+        if stored is not None:
+            return stored
         weights = {
             "scale": Weight(self.scale),
             **({} if self.shift is None else {"shift": Weight(self.shift)}),
@@ -96,7 +102,9 @@ class Affine(Operator):
             values = corrected(self.correction, values, grids)
             return self.finish(_shifted(folded(self.calibration, values, grids, depths), -missing))
 
-        return sample(grids, weights, late, finish)
+        made = sample(grids, weights, late, finish)
+        plain = self.calibration is None and self.correction is None and type(self).finish is Affine.finish
+        return self._stored.learn(self, grids, weights, made) if plain else made
 
     def place(self, read: Sampled, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """The function with its weights and the share of each node."""
@@ -136,7 +144,6 @@ class FusedLayerNorm:
 class FusedRMSNorm:
     """RMS norm over equally weighted nodes, by the fused kernel; ``missing`` is added to the scale."""
 
-    width: int
     eps: float
     missing: float = 0.0
 
@@ -144,7 +151,7 @@ class FusedRMSNorm:
         """Evaluate."""
         scale = args.weights.at(z).get("scale")
         scale = scale if scale is None or not self.missing else scale + self.missing
-        return F.rms_norm(x, (self.width,), scale, self.eps)
+        return rms_norm(x, scale, self.eps)
 
 
 @dataclass(frozen=True)
@@ -196,7 +203,7 @@ class RMSNorm(Affine):
         """The fused kernel where weights are equal, the weighted form elsewhere."""
         missing = 1 - self.stored_mean
         if d.is_uniform:
-            return FusedRMSNorm(d.count, self.eps, missing)
+            return FusedRMSNorm(self.eps, missing)
         return WeightedNorm(self.eps, centred=False, missing=missing)
 
 

@@ -10,9 +10,10 @@ from continua.flow.vectorfield import Bound
 from continua.operators.activation import GELU, Activation, Identity
 from continua.operators.calibration import Target, calibration, extra, folded
 from continua.operators.correction import Map, corrected, corrected_by, correction
-from continua.operators.linear import linear
+from continua.operators.linear import linear, linears
 from continua.operators.operator import Context, Note, Operands, Operator, local, read_late
 from continua.operators.refit import keys_of, refit
+from continua.operators.stored import StoredReads
 from continua.operators.weights import Sampled, Weight, Weights, sample
 from continua.typing import Args, Tensor
 
@@ -75,9 +76,11 @@ class FeedForward:
         w = args.weights.at(z)
         if self.note is not None:
             self.note(z, "d", x)
-        hidden = self.phi1(linear(x, w["w1"], w.get("b1")))  # [b, t, m]
         if self.gated:
-            hidden = hidden * linear(x, w["gate"])  # [b, t, m]
+            before, gate = linears(x, (w["w1"], w.get("b1")), (w["gate"], None))  # [b, t, m]
+            hidden = self.phi1(before) * gate
+        else:
+            hidden = self.phi1(linear(x, w["w1"], w.get("b1")))  # [b, t, m]
         if self.note is not None:
             self.note(z, "m", hidden)
         return self.phi2(linear(hidden, w["w2"], w.get("b2")))  # [b, t, d]
@@ -113,11 +116,13 @@ class Pointwise(Operator):
         self.w2 = kernel(weights, "zdm", inputs="m", gain=gain, is_output=True)
         self.b1 = weights.field("zm", role=SHIFT) if bias else None
         self.b2 = weights.field("zd", role=SHIFT) if bias else None
+        self._stored = StoredReads()
 
     def read(self, grids: Grids, late: bool = False) -> Sampled:
         """Both kernels with their quadrature weights folded in, and the biases."""
         if grids.hidden is None or grids.z is None:
-            return self._read(grids, late)
+            stored = self._stored.recall(self, grids)
+            return self._read(grids, late) if stored is None else stored
         layers: dict[float, dict[str, Tensor]] = {}
         for own in grids.by_hidden_width():
             weights = self._read(own, late=False).weights
@@ -151,7 +156,10 @@ class Pointwise(Operator):
             values = corrected(self.correction, values, grids)
             return folded(self.calibration, values, grids, depths)
 
-        return sample(grids, weights, late, finish)
+        made = sample(grids, weights, late, finish)
+        folded_in = (self.calibration, self.refit, self.state_refit, self.correction)
+        plain = grids.hidden is None and all(part is None for part in folded_in)
+        return self._stored.learn(self, grids, weights, made) if plain else made
 
     def place(self, read: Sampled, grids: Grids, context: Context) -> tuple[Bound, Args]:
         """Two maps with the nonlinearities between them."""

@@ -276,9 +276,17 @@ class Sinusoidal(Encoding):
     def __init__(self, axes: Axes, base: float = 10000.0, halves: bool = False) -> None:
         super().__init__()
         self.axes, self.base, self.halves = axes, base, halves
+        self._waves = constants.Cache(16)
 
     def forward(self, t: Grid, d: Grid, like: Tensor, read: None = None) -> Tensor:
-        """Evaluate at all stamps."""
+        """Evaluate at all stamps; counted ones are the same at every call, and kept."""
+        counted = t.is_counting and t.is_ordered and t.nodes.dim() == 2 and d.key is not None
+        if not counted or torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+            return self._made(t, d, like)
+        key = (t.start, t.count, t.nodes.dtype, d.key, d.nodes.dtype, like.device, like.dtype)
+        return self._waves.get(key, lambda: self._made(t, d, like))
+
+    def _made(self, t: Grid, d: Grid, like: Tensor) -> Tensor:
         axis, time = self.axes.d, t.nodes[..., :1]
         if isinstance(axis, Points):
             index = d.nodes[:, 0].to(time)

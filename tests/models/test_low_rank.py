@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 import continua as ct
 from continua.errors import CheckpointError, ConfigError
-from continua.fields import Adapted, LowRank
+from continua.fields import Adapted, Factors, LowRank
 from continua.models import learn_only, load_lora, lora_of, save_lora
 from continua.operators import Attention, Pointwise, linear
 from continua.optim import ByRole
@@ -108,11 +108,37 @@ def test_products_with_factors_have_first_and_second_derivatives() -> None:
 
     def product(x, bias, out, inputs):
         weight = base + 0.5 * out.mT @ inputs
-        weight.factors = (out, inputs, 0.5)
+        weight.factors = Factors(out, inputs, 0.5)
         return linear.linear(x, weight, bias).sin()
 
     assert torch.autograd.gradcheck(product, (x, bias, out, inputs))
     assert torch.autograd.gradgradcheck(product, (x, bias, out, inputs))
+
+
+@pytest.mark.spec("B14")
+def test_products_of_one_state_share_what_reads_it_and_keep_their_derivatives() -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator, requires_grad=True)
+
+    x = drawn(2, 3, 4)
+    sides = [(drawn(2, 5), drawn(2, 4)), (drawn(1, 3), drawn(1, 4))]
+    bases = [drawn(5, 4).detach(), drawn(3, 4).detach()]
+    bias = drawn(5)
+
+    def products(x, bias, *few):
+        weights = []
+        for base, out, inputs, scale in zip(bases, few[::2], few[1::2], (0.5, 2.0), strict=True):
+            weights.append(base + scale * out.mT @ inputs)
+            weights[-1].factors = Factors(out, inputs, scale)
+        first, second = linear.linears(x, (weights[0], bias), (weights[1], None))
+        assert first.grad_fn is second.grad_fn
+        return first.sin(), second.cos()
+
+    few = [side for pair in sides for side in pair]
+    assert torch.autograd.gradcheck(products, (x, bias, *few))
+    assert torch.autograd.gradgradcheck(products, (x, bias, *few))
 
 
 @pytest.mark.spec("B14")

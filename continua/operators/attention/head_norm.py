@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn.functional import rms_norm
 
 from continua.config import register
 from continua.fields import Parametrisation
 from continua.fields.role import GAIN
+from continua.operators.rms import rms_norm
 from continua.settings import NonNegative
 from continua.typing import Tensor
 
@@ -39,6 +39,6 @@ class HeadNorming:
         """[…, e] → […, e]; ``share`` is the part of each inner node in the mean."""
         scale = scale + self.missing if self.missing else scale
         if share is None:
-            return rms_norm(x, (x.shape[-1],), scale, self.eps)
+            return rms_norm(x, scale, self.eps)
         mean = (x * x * share.to(x)).sum(-1, keepdim=True)
         return x * torch.rsqrt(mean + self.eps) * scale

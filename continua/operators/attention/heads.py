@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from continua.operators.attention.head_norm import HeadNorming
 from continua.operators.attention.plan import Plan, Scores
-from continua.operators.linear import linear
+from continua.operators.linear import linear, linears
 from continua.operators.operator import Operands
 from continua.typing import Any, Tensor
 
@@ -51,6 +51,15 @@ class Heads:
             split = self.norm(x.view(*x.shape[:-1], -1, self.inner), scale, share).transpose(1, 2)
             return self.plan.position.turn(split, where)
         return self.plan.position.turn(self.split(x), where)
+
+    def projected(self, x: Tensor, w: Mapping[str, Tensor], args: AttentionOperands) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values; those of one state are made together."""
+        if args.source is not None or args.values is not None:
+            return self.queries(x, w, args), self.keys(x, w, args), self.values(x, w, args)
+        q, k, v = linears(x, (w["q"], w.get("bq")), (w["k"], w.get("bk")), (w["v"], w.get("bv")))
+        q = self.turned(q, args.scores.queries, w.get("nq"), args.share)  # [b, h, t, e]
+        k = self.turned(k, self.key_places(args.scores), w.get("nk"), args.share)  # [b, g, s, e]
+        return q, k, self.split(v)
 
     def queries(self, x: Tensor, w: Mapping[str, Tensor], args: AttentionOperands) -> Tensor:
         """[b, t, d] → [b, h, t, e]."""

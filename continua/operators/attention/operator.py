@@ -29,6 +29,7 @@ from continua.operators.mask import Mask
 from continua.operators.operator import Context, Note, Operator, Recorded, local, read_late
 from continua.operators.position import Position, PositionByDepth
 from continua.operators.refit import keys_of, refit
+from continua.operators.stored import StoredReads
 from continua.operators.weights import Finish, Sampled, Weight, sample
 from continua.operators.weights import read as read_field
 from continua.typing import Args, Tensor
@@ -49,9 +50,7 @@ class Attending:
         w = args.weights.at(z)
         if self.note is not None:
             self.note(z, "d", x)
-        q = heads.queries(x, w, args)  # [b, h, t, e]
-        k = heads.keys(x, w, args)  # [b, g, s, e]
-        v = heads.values(x, w, args)  # [b, g, s, e]
+        q, k, v = heads.projected(x, w, args)  # [b, h, t, e], [b, g, s, e], [b, g, s, e]
         mixed = merged(heads.mix(q, k, v, args.scores))  # [b, t, h·e]
         if self.note is not None:
             self.note(z, "he", mixed)
@@ -179,6 +178,13 @@ class Attention(Operator):
         # keys and values of another state say nothing of this one
         self.state_refit = None if cross else refit(weights, "c", rank="d", centred={"q", "k", "v"} <= set(bias))
         self.correction = correction(weights, maps(groups), vectors(groups, bias))
+        self._stored = StoredReads()
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether nothing is folded into the maps as they are read."""
+        folded_in = (self.calibration, self.refit, self.state_refit, self.correction, self.density)
+        return all(part is None for part in folded_in)
 
     def rho(self, grids: Grids) -> Tensor | None:
         """ρ(z, h) ≥ 0 with ∫ρ dμ(h) = mass(h): the normalised exponential of a field, or ``None`` for ρ = 1."""
@@ -196,7 +202,11 @@ class Attention(Operator):
 
     def read(self, grids: Grids, late: bool = False) -> AttentionRead:
         """The kernels of all heads, with the calibration and ρ folded in, and what the position learned."""
-        own = sample(grids, self._weights(grids), late, self._finish(grids))
+        own = self._stored.recall(self, grids)
+        if own is None:
+            weights = self._weights(grids)
+            own = sample(grids, weights, late, self._finish(grids))
+            own = self._stored.learn(self, grids, weights, own) if self._is_plain else own
         return AttentionRead(own.weights, own.reading, self.position.bind(grids.h, grids.e))
 
     def place(self, read: AttentionRead, grids: Grids, context: Context) -> tuple[Bound, Args]:
