@@ -91,10 +91,9 @@ def describe(model: Transformer) -> dict[str, Any]:
     """The sizes of an ALBERT as ``config.json`` spells them."""
     words: Any = model.embed.embed
     feed: Any = model.block.parts[2]
-    is_words = isinstance(model.readout, Narrowed)
     spelt = {phi: name for name, phi in ACTIVATIONS.items()}
     return {
-        **(described_head(model, "Albert") if not is_words else {"architectures": ["AlbertForMaskedLM"]}),
+        **described_head(model, "Albert"),
         "hidden_act": spelt[feed.phi1],
         "vocab_size": words.vocab,
         "embedding_size": model.embed.size,

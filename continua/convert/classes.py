@@ -24,6 +24,9 @@ LANGUAGE = ("ForCausalLM", "LMHeadModel")
 SPAN = "qa_outputs"
 CLASSIFIER = "classifier"
 BY_CLASSIFIER = ("gpt2", "gpt_neox", "falcon")  # what others call score they call classifier, where it is of tokens
+# they know no padding token, and Hugging Face answers several texts at their last tokens only where there is one
+WITHOUT_PADDING = ("gpt2", "gptj", "falcon")
+NO_TOKEN = -1  # no token of any text: all that is given counts
 # their files of answers to questions call the trunk otherwise, for it was called so once
 OLD_TRUNK = ("llama", "qwen2", "qwen3", "smollm3", "qwen3_moe")
 HEAD, BIAS = "readout.head.coefficients", "readout.bias"
@@ -83,7 +86,8 @@ def with_score(family: Architecture) -> Architecture:
         if is_span(readout):
             return {**config, "architectures": [f"{name}ForQuestionAnswering"]}
         task = "SequenceClassification" if readout.last else "TokenClassification"
-        return {**config, **described_labels(readout), "architectures": [f"{name}For{task}"]}
+        pad = {"pad_token_id": NO_TOKEN} if readout.last and family.kind in WITHOUT_PADDING else {}
+        return {**config, **pad, **described_labels(readout), "architectures": [f"{name}For{task}"]}
 
     return Architecture(family.kind, build, names, describe, classes=(SCORE,))
 

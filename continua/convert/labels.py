@@ -6,6 +6,7 @@ from typing import Any
 
 from continua.convert.architecture import Settings
 from continua.errors import CheckpointError
+from continua.models import Narrowed
 from continua.models.zoo.heads import ANSWER_SPAN
 from continua.settings import Size
 
@@ -71,7 +72,7 @@ def described_head(model: Any, family: str) -> dict[str, Any]:
     readout = model.readout
     if readout is None:
         return {"architectures": [f"{family}Model"]}
-    if readout.tied:
+    if isinstance(readout, Narrowed) or readout.tied:
         return {"architectures": [f"{family}ForMaskedLM"]}
     if is_span(readout):
         return {"architectures": [f"{family}ForQuestionAnswering"]}

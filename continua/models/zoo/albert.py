@@ -9,8 +9,8 @@ from continua.models.embed import Tokens
 from continua.models.factored import Narrowed, Widened
 from continua.models.readout import Readout
 from continua.models.transformer import Transformer
-from continua.models.zoo.heads import encoder_head
-from continua.operators import GELU, Activation, Apply, Attention, LayerNorm, Learned, Pointwise
+from continua.models.zoo.heads import encoder_head, narrow_words
+from continua.operators import GELU, Activation, Attention, LayerNorm, Learned, Pointwise
 from continua.settings import Size, checked
 
 EPS = 1e-12
@@ -50,6 +50,5 @@ def albert(
         weights, vocab, phi=phi, eps=EPS, masked_lm=False, labels=labels, each=each
     )
     if masked_lm:
-        transform = (Apply(phi), LayerNorm(narrow, EPS))
-        readout = Narrowed(weights, Readout(narrow, vocab, before=transform, tied=True, bias=True), table_width)
+        readout = narrow_words(weights, narrow, vocab, table_width, phi=phi, eps=EPS)
     return Transformer(axes, native, Widened(weights, words, table_width), block, readout)

@@ -17,12 +17,13 @@ def electra(
     context: Size = 512,
     m: Size | None = None,
     eps: NonNegative = 1e-12,
+    masked_lm: bool = False,
     labels: Size | tuple[str, ...] | None = None,
     each: bool = False,
 ) -> Transformer:
-    """ELECTRA (Clark et al. 2020), the discriminator: as ``bert``, with words of ``table_width`` led to d.
+    """ELECTRA (Clark et al. 2020): as ``bert``, with words of ``table_width`` led to d.
 
-    Its classifier pools by a GELU.
+    Its classifier pools by a GELU. With ``masked_lm`` it is the generator, which answers with words.
 
     >>> model = electra(vocab=32, table_width=4, d=8, heads=2, depth=2, context=8, labels=2)
     >>> import torch
@@ -38,7 +39,7 @@ def electra(
         rows=context,
         m=m or 4 * d,
         style=EncoderStyle(eps, pooled_by=GELU(), table_width=width),
-        masked_lm=False,
+        masked_lm=masked_lm,
         labels=labels,
         each=each,
     )

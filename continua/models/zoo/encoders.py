@@ -6,9 +6,10 @@ from continua.axes import Points
 from continua.fields import counted
 from continua.models.build import discrete_axes, post_norm
 from continua.models.embed import Tokens
-from continua.models.factored import Widened
+from continua.models.factored import Narrowed, Widened
+from continua.models.readout import Readout
 from continua.models.transformer import Transformer
-from continua.models.zoo.heads import encoder_head
+from continua.models.zoo.heads import encoder_head, narrow_words
 from continua.operators import GELU, Activation, Attention, LayerNorm, Learned, Pointwise, Tanh
 
 
@@ -59,14 +60,16 @@ def encoder(
         pad=style.pad,
     )
     embed = words if width is None else Widened(fixed, words, width)
-    readout = encoder_head(
+    readout: Readout | Narrowed | None = encoder_head(
         fixed,
         vocab,
         phi=style.phi,
         eps=style.eps,
-        masked_lm=masked_lm,
+        masked_lm=masked_lm and width is None,
         labels=labels,
         each=each,
         pooled_by=style.pooled_by,
     )
+    if masked_lm and width is not None:
+        readout = narrow_words(fixed, narrow, vocab, width, phi=style.phi, eps=style.eps)
     return Transformer(axes, native, embed, block, readout)

@@ -2,6 +2,7 @@
 
 from continua.errors import ConfigError
 from continua.fields import Parametrisation
+from continua.models.factored import Narrowed
 from continua.models.readout import Readout
 from continua.operators import Activation, Apply, Integral, LayerNorm, Tanh
 from continua.settings import Size
@@ -44,3 +45,11 @@ def encoder_head(
     count, names = counted_and_named(labels)
     before = () if each else (Integral(weights), Apply(pooled_by))
     return Readout(weights, count, before=before, bias=True, first=not each, labels=names)
+
+
+def narrow_words(
+    weights: Parametrisation, narrow: Parametrisation, vocab: int, width: int, *, phi: Activation, eps: float
+) -> Narrowed:
+    """Masked words of a table that is narrower than d: a map to its width, φ, norm, and the table."""
+    transform = (Apply(phi), LayerNorm(narrow, eps))
+    return Narrowed(weights, Readout(narrow, vocab, before=transform, tied=True, bias=True), width)
