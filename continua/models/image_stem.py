@@ -37,12 +37,13 @@ class ImageStem(Embedding):
     """X(0, t, d) = x_L(t, d) + p(t, d), x_l(t, d) = φ(∫∫ K_l(s − t, d, c) x_(l−1)(s, c) dμ(c) dμ(s) + b_l(d)).
 
     x_0(s) = ∫ w(s − r) u(r) dμ(r) / ∫ w(s − r) dμ(r) is the local mean of the observed function under a Gaussian window
-    of about a node's width, beside the mass under that window: what was observed there. It is read at ``side`` ×
+    of about a node's width, beside the mass under that window, how much was observed there, and beside mean × mass (a
+    mass up to one), which says nothing where nothing was observed. It is read at ``side`` ×
     ``side`` nodes of the square wherever the points lie: values [b, n, channels] with a ``grid``, or images
     [b, channels, height, width] at the centres of their pixels, ``observed`` where flags say. Kernels K_l are functions
     of relative position, known at the nodes around zero; layer l answers at every ``strides[l]``-th node of the one
     before. φ is GELU; ``placed`` learns p, a row for each token.
-    Discrete case: ``nn.Conv2d`` with these strides on the means and masses.
+    Discrete case: ``nn.Conv2d`` with these strides on these three.
     """
 
     def __init__(
@@ -65,7 +66,8 @@ class ImageStem(Embedding):
         self.tokens = (side // self.stride) ** 2
         self.axis = weights.axes.t
         self.rule = ProductRule((Midpoint(side // self.stride),) * 2)
-        entries = (channels + 1) * FIRST * FIRST
+        self.told = 2 * channels + 1  # means, means × masses, masses
+        entries = self.told * FIRST * FIRST
         self.first = weights.table(entries, "d", std=entries**-0.5, role=LIFT)
         many = LATER * LATER * (len(self.strides) - 1)
         std = kernel_std(weights, "c") / LATER
@@ -137,8 +139,10 @@ class ImageStem(Embedding):
 
     @staticmethod
     def _mean(near: Tensor, all_: Tensor, width: Any) -> Tensor:
-        """Means, and the mass of the narrow window: one where everything was observed."""
-        return torch.cat([all_[:, :-1] / all_[:, -1:], near[:, -1:] / (2 * math.pi * width**2)], 1)
+        """Means, these times masses, and the mass of the narrow window: one where everything was observed."""
+        mean = all_[:, :-1] / all_[:, -1:]
+        mass = near[:, -1:] / (2 * math.pi * width**2)
+        return torch.cat([mean, mean * mass.clamp(max=1.0), mass], 1)
 
     def _check_channels(self, got: int, shape: list[int]) -> None:
         if got != self.channels:
@@ -154,7 +158,7 @@ class ImageStem(Embedding):
     def read(self, grids: Grids) -> ImageStemTables:
         """Kernels, biases and places."""
         d = grids.d
-        kernels = [self.first.on(d=d).mT.reshape(d.count, self.channels + 1, FIRST, FIRST)]
+        kernels = [self.first.on(d=d).mT.reshape(d.count, self.told, FIRST, FIRST)]
         if self.later is not None:
             later = self.later.on(d=d, c=d)  # [(l rows columns), d, c]
             later = later if d.is_unit else later * d.weights.to(later)
@@ -163,10 +167,10 @@ class ImageStem(Embedding):
         return ImageStemTables(tuple(kernels), tuple(self.bias.on(d=d).unbind(0)), place)
 
     def forward(self, batch: Batch, grids: Grids, read: ImageStemTables | None = None) -> Tensor:
-        """Convolve the means and masses."""
+        """Convolve means and masses."""
         grids.tokens.require_whole(type(self).__name__)
         values = batch.values
-        few, width = self.side // self.stride, self.stride**2 * (self.channels + 1)
+        few, width = self.side // self.stride, self.stride**2 * self.told
         if not isinstance(values, Tensor) or values.shape[1:] != (few * few, width):
             got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ShapeError(f"tokens have shape [b, {few * few}, {width}]", got=got, remedy="Let the model lay them.")

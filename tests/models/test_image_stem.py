@@ -17,9 +17,9 @@ def model():
 
 
 def laid(model, batch: Batch) -> torch.Tensor:
-    """The means and masses at the nodes [b, 2, 8, 8]."""
+    """Means, means × masses and masses at the nodes [b, 3, 8, 8]."""
     tokens = model.embed.lay(batch).values
-    return tokens.unflatten(2, (4, 4, 2)).unflatten(1, (2, 2)).permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
+    return tokens.unflatten(2, (4, 4, 3)).unflatten(1, (2, 2)).permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
 
 
 @pytest.mark.spec("B6", "M5")
@@ -52,7 +52,8 @@ def test_constant_images_are_constant_at_every_size(model) -> None:
     for side, observed in ((4, None), (8, None), (16, None), (16, flags)):
         found = laid(model, Batch(torch.full((1, 1, side, side), 0.7, dtype=torch.float64), observed=observed))
         assert torch.allclose(found[:, 0], torch.full_like(found[:, 0], 0.7), atol=1e-9)
-        inner = found[0, 1, 2:6, 2:6]
+        assert torch.allclose(found[:, 1], 0.7 * found[:, 2].clamp(max=1.0), atol=1e-9)
+        inner = found[0, 2, 2:6, 2:6]
         assert bool(((inner - 1).abs() < 0.2).all()) == (observed is None)
 
 
