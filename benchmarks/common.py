@@ -90,6 +90,48 @@ def cpu_seconds(work: Callable[[], object]) -> float:
         gc.enable()
 
 
+def pinned() -> int | None:
+    """Stay on one core from now on, so that nothing cached is left behind on another; its number, where known."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    core = max(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {core})
+    return core
+
+
+def mirrored(
+    ours: Callable[[], object],
+    theirs: Callable[[], object],
+    rounds: int,
+    warmup: int,
+    tick: Callable[[], None] = lambda: None,
+) -> tuple[list[float], list[float]]:
+    """CPU seconds of both in many short rounds, each of the order A B B A: what drifts slowly cancels inside of one.
+
+    Garbage is collected before the first round and waits for the last: a collection between two steps would take as
+    long as they do, and leave the caches to the next one.
+    """
+    for _ in range(warmup):
+        ours()
+        theirs()
+    seen: tuple[list[float], list[float]] = ([], [])
+    gc.collect()
+    gc.disable()
+    try:
+        for i in range(rounds):
+            total = [0.0, 0.0]
+            for which in (0, 1, 1, 0) if i % 2 else (1, 0, 0, 1):
+                start = time.process_time()
+                (ours, theirs)[which]()
+                total[which] += time.process_time() - start
+            for own, seconds in zip(seen, total, strict=True):
+                own.append(seconds)
+            tick()
+    finally:
+        gc.enable()
+    return seen
+
+
 @dataclass(frozen=True)
 class Child:
     """What a finished process used and wrote."""

@@ -3,10 +3,11 @@
     python benchmarks/family.py                  # about fifteen minutes on one core
     python benchmarks/family.py --only Llama     # classes whose names begin so; their rows are replaced
     python benchmarks/family.py --only GPT T5    # several beginnings
+    python benchmarks/family.py --steps          # forward + backward alone; the other rows stay
 
 For each family about five million parameters (``family_cases.py``): CPU time of forward + backward (float32, one
-thread, train mode, no dropout) in interleaved rounds, of generated tokens with a key/value cache, and of loading its
-folder; and the time to load a real model. The table is what the documentation quotes.
+thread on one core, train mode, no dropout) in short rounds of the order A B B A, of generated tokens with a key/value
+cache, and of loading its folder; and the time to load a real model. The table is what the documentation quotes.
 """
 
 import argparse
@@ -18,12 +19,13 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from common import Estimate, Row, cpu_seconds, environment, interleaved, ratio, row, write
+from common import Estimate, Row, cpu_seconds, environment, interleaved, mirrored, pinned, ratio, row, write
 from family_cases import FAMILIES, Family, tokens
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -35,6 +37,21 @@ import continua as ct
 
 TARGET = "≤ 1.00, or ≈ 1.00 (≤ 1.03)"
 BOTH = ("GPT2LMHeadModel", "LlamaForCausalLM")  # whose tokens are timed in batches too
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How many rounds, and whether forward + backward is measured alone."""
+
+    rounds: int
+    short_rounds: int
+    steps: bool
+
+    def ticks(self, family: Family) -> int:
+        """How often a family says that it went on."""
+        if self.steps:
+            return self.short_rounds
+        return self.short_rounds + 2 * (1 + family.writes + (family.model in BOTH)) * (self.rounds + 1)
 
 
 def pair(family: Family, folder: str) -> tuple[Any, Any]:
@@ -57,17 +74,17 @@ def steps(family: Family, reference: Any, model: Any, rounds: int, tick: Callabl
     """CPU time of forward + backward, Continua over Hugging Face, round by round."""
     data = family.data()
 
-    def case(module: Any, call: Callable[[Any, dict[str, Tensor]], Tensor]) -> Callable[[], float]:
-        def once() -> float:
-            seconds = cpu_seconds(lambda: call(module, data).square().mean().backward())
-            for parameter in module.parameters():
+    def case(module: Any, call: Callable[[Any, dict[str, Tensor]], Tensor]) -> Callable[[], None]:
+        parameters = list(module.parameters())
+
+        def once() -> None:
+            for parameter in parameters:
                 parameter.grad = None
-            return seconds
+            call(module, data).square().mean().backward()
 
         return once
 
-    seen = interleaved({"ours": case(model, family.ours), "hf": case(reference, family.theirs)}, rounds, 2, tick)
-    return ratio(seen["ours"], seen["hf"])
+    return ratio(*mirrored(case(model, family.ours), case(reference, family.theirs), rounds, 3, tick))
 
 
 def generation(
@@ -106,34 +123,38 @@ def no_slower(got: Estimate) -> bool:
     return got.median <= 1.0 or (got.low <= 1.0 <= got.high <= 1.03)
 
 
-def measured(family: Family, rounds: int, tick: Callable[[], None]) -> list[Row]:
+def measured(family: Family, asked: Asked, tick: Callable[[], None]) -> list[Row]:
     """The rows of one family."""
+    rounds = asked.rounds
     with tempfile.TemporaryDirectory() as folder:
         reference, model = pair(family, folder)
         error = check(family, reference, model)
         size = sum(p.numel() for p in model.parameters()) / 1e6
         note = f"{size:.1f} M parameters, outputs equal to {error:.0e}"
         name = family.model
-        found = {f"{name}: forward + backward": (steps(family, reference, model, rounds, tick), note)}
-        if family.writes:
+        found = {f"{name}: forward + backward": (steps(family, reference, model, asked.short_rounds, tick), note)}
+        if family.writes and not asked.steps:
             for batch in (1, 8) if name in BOTH else (1,):
                 found[f"{name}: token, batch {batch}"] = (generation(reference, model, batch, rounds, tick), "")
-        found[f"{name}: load"] = (loading(Path(folder), type(reference), rounds, tick), "")
+        if not asked.steps:
+            found[f"{name}: load"] = (loading(Path(folder), type(reference), rounds, tick), "")
     return [row(key, got, target=TARGET, held=no_slower(got), note=note) for key, (got, note) in found.items()]
 
 
-def measure(families: tuple[Family, ...], rounds: int, minilm: Path | None, tick: Callable[[], None]) -> Iterator[Row]:
+def measure(families: tuple[Family, ...], asked: Asked, minilm: Path | None, tick: Callable[[], None]) -> Iterator[Row]:
     """All rows, family by family."""
     for family in families:
-        yield from measured(family, rounds, tick)
+        yield from measured(family, asked, tick)
     if minilm is not None:
-        got = loading(minilm, transformers.AutoModel, rounds, tick)
+        got = loading(minilm, transformers.AutoModel, asked.rounds, tick)
         yield row("MiniLM: load", got, target=TARGET, held=no_slower(got))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=11, help="interleaved pairs for each row")
+    parser.add_argument("--rounds", type=int, default=11, help="interleaved pairs for tokens and loading")
+    parser.add_argument("--short-rounds", type=int, default=40, help="rounds A B B A of forward + backward")
+    parser.add_argument("--steps", action="store_true", help="forward + backward alone; the other rows stay")
     parser.add_argument(
         "--only", nargs="*", default=[""], help="measure the families whose names begin so, and replace their rows"
     )
@@ -145,17 +166,19 @@ def main() -> int:
     warnings.filterwarnings("ignore")
     console = Console(width=110)
     chosen = tuple(family for family in FAMILIES if family.model.startswith(tuple(options.only)))
-    pairs = sum(2 + family.writes + (family.model in BOTH) for family in chosen) * (options.rounds + 1) + len(chosen)
-    total = 2 * pairs
-    part = any(options.only)
+    asked = Asked(options.rounds, options.short_rounds, options.steps)
+    total = sum(asked.ticks(family) for family in chosen)
+    part = any(options.only) or options.steps
+    core = pinned()
     minilm = None if part else options.minilm or _minilm()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
         task = progress.add_task("measuring", total=total)
         rows = []
-        for found in measure(chosen, options.rounds, minilm, lambda: progress.advance(task)):
+        for found in measure(chosen, asked, minilm, lambda: progress.advance(task)):
             rows.append(found)  # kept at once: whoever stops this has what was measured
-            path = write("family", rows, part=part, environment=environment(), rounds=options.rounds)
+            settings = {"rounds": options.rounds, "short_rounds": options.short_rounds, "core": core}
+            path = write("family", rows, part=part, environment=environment(), **settings)
     table = Table("Continua / Hugging Face, CPU time", "median [95 % interval]", "target", "", "")
     for each in rows:
         table.add_row(each.name, each.shown, each.target, each.verdict, each.note)

@@ -1,6 +1,8 @@
 """What a low-rank addition saves of a training step: time, and bytes of the optimiser, beside training all weights.
 
     python benchmarks/finetune.py                # about five minutes on one core
+    python benchmarks/finetune.py --only Llama   # shapes whose names begin so; their rows are replaced
+    python benchmarks/finetune.py --split        # where the time of a step goes; nothing is written
 
 Three shapes of about five million parameters with random weights, eight texts of 256 tokens: a BERT that classifies,
 a GPT-2 and a Llama that predict tokens. A step is what ``ct.fit`` does: forward, loss, backward, clipping, AdamW;
@@ -15,14 +17,16 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: its pools are sized when it loads
 
+import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import Row, cpu_seconds, environment, interleaved, ratio, row, write
+from common import Row, cpu_seconds, environment, interleaved, pinned, ratio, row, write
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -37,6 +41,7 @@ RANK = 8
 TIME = "≤ 0.75"
 BYTES = "≤ 0.5"
 LEAST = "gains alone"
+SPLIT_ROUNDS = 5
 WHERE = {"attention": (Attention,), "all maps": (Attention, Pointwise)}
 
 
@@ -152,6 +157,39 @@ def measure(shape: Shape, rounds: int) -> list[Row]:
     return rows
 
 
+def parts_of(shape: Shape, model: Any, ids: Tensor) -> dict[str, float]:
+    """CPU milliseconds of the parts of one step."""
+    optimisers = ByRole().make(model)
+    seen: dict[str, list[float]] = {}
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        start = time.process_time()
+        found = work()
+        seen.setdefault(name, []).append(1e3 * (time.process_time() - start))
+        return found
+
+    for _ in range(2 + SPLIT_ROUNDS):
+        optimisers.zero_grad()
+        answer = timed("forward", lambda: model(ids))
+        loss = timed("loss", lambda answer=answer: shape.loss(answer, ids))
+        timed("backward", loss.backward)
+        timed("clipping", lambda: clip(model.parameters(), 1.0))
+        timed("optimiser", lambda: optimisers.step(1.0))
+    return {name: statistics.median(values[2:]) for name, values in seen.items()}
+
+
+def split(shape: Shape) -> Table:
+    """The parts of a step side by side."""
+    models = {"full": made(shape, None), **{name: made(shape, where) for name, where in WHERE.items()}}
+    models[LEAST] = gains_alone(shape)
+    found = {name: parts_of(shape, model, _ids(8, 256)) for name, model in models.items()}
+    table = Table(f"{shape.name}, CPU ms", *found)
+    for part in next(iter(found.values())):
+        table.add_row(part, *(f"{each[part]:.1f}" for each in found.values()))
+    table.add_row("step", *(f"{sum(each.values()):.1f}" for each in found.values()))
+    return table
+
+
 def kept(rows: list[Row], rounds: int) -> Path:
     """Write the rows so far; those of other parts stay."""
     columns = ("a low-rank addition / all weights", "median [95 % interval]", "promised", "")
@@ -161,15 +199,23 @@ def kept(rows: list[Row], rounds: int) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=17, help="interleaved rounds for each shape")
+    parser.add_argument("--only", nargs="*", default=[""], help="the shapes whose names begin so")
+    parser.add_argument("--split", action="store_true", help="print where the time of a step goes, and write nothing")
     parser.add_argument("--shorter", action="store_true", help="the rows of 16 texts of 128 tokens alone")
     parser.add_argument("--quick", action="store_true", help="two rounds; the result stays as it is")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    pinned()
     console = Console(width=120)
+    chosen = [shape for shape in SHAPES if shape.name.startswith(tuple(options.only))]
+    if options.split:
+        for shape in chosen:
+            console.print(split(shape))
+        return 0
     rounds = 2 if options.quick else options.rounds
     rows: list[Row] = []
     for work in (shorter,) if options.shorter else (measure, shorter):
-        for shape in SHAPES:
+        for shape in chosen:
             rows += work(shape, rounds)
             if not options.quick:
                 path = kept(rows, options.rounds)  # at once: whoever stops this has what was measured

@@ -149,7 +149,7 @@ CASES = (
     *(Case("Bert", head, ENCODER) for head in ("Model", *MINE)),
     *(Case("Roberta", head, ENCODER | {"type_vocab_size": 1}) for head in ("Model", *MINE)),
     *(Case("DistilBert", head, DISTIL | {"max_position_embeddings": ROOM}) for head in ("Model", *MINE)),
-    *(Case("Electra", head, ENCODER | {"embedding_size": 8}) for head in ("Model", *MINE[1:])),
+    *(Case("Electra", head, ENCODER | {"embedding_size": 8}) for head in ("Model", *MINE)),
     Case("XLMRoberta", "ForMaskedLM", ENCODER | {"type_vocab_size": 1}),
     *(Case("Albert", head, ENCODER | {"embedding_size": 8, "num_hidden_groups": 1}) for head in ("Model", *MINE)),
     *(Case("ModernBert", head, ENCODER | NO_ENDS, options={"local_attention": 4}) for head in ("Model", *MINE)),
