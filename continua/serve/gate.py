@@ -1,6 +1,7 @@
 """Who may come in, and with how much: keys, bodies that end, and answers that are errors."""
 
 import asyncio
+import contextlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,8 +10,12 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from continua.serve.wire import Refusal, parsed
+
+SURPLUS = 4 * 2**20  # bytes of a body that is too long which are read and dropped, so that the refusal arrives
+PATIENCE = 1.0  # seconds for them
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ async def body_of(request: Request, gate: Gate) -> dict[str, Any]:
     """The JSON of a request whose body is not too long and does not take for ever."""
     said = request.headers.get("content-length", "0")
     if said.isdecimal() and int(said) > gate.body:
+        if "expect" not in request.headers:  # who asks first has sent nothing yet
+            await _drop(request)
         raise Refusal(413, f"A body has {gate.body} bytes at most, this one {said}.", headers={"Connection": "close"})
     try:
         async with asyncio.timeout(gate.seconds):
@@ -43,6 +50,17 @@ async def body_of(request: Request, gate: Gate) -> dict[str, Any]:
     except TimeoutError:
         words = f"The body did not arrive within {gate.seconds:g} s."
         raise Refusal(408, words, headers={"Connection": "close"}) from None
+
+
+async def _drop(request: Request) -> None:
+    """Read on for a while: who is still writing when a connection is closed loses the answer with it."""
+    dropped = 0
+    with contextlib.suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(PATIENCE):
+            async for chunk in request.stream():
+                dropped += len(chunk)
+                if dropped > SURPLUS:
+                    return
 
 
 async def _read(request: Request, limit: int) -> bytes:
