@@ -110,7 +110,8 @@ def draw(contest: Contest, path: Path, target: Path) -> None:
     model, step = stepper(contest, OURS, 0)
     for number in range(steps):
         step(number, factor(number, steps))
-    print(f"picture: {draw_solids(model, contest.settings.finer, seed_of(contest.settings, TEST), target)}")
+    drawn = draw_solids(model, contest.settings.finer, seed_of(contest.settings, TEST), target)
+    print(f"picture: {drawn.path}")
 
 
 def times(contest: Contest, sizes: tuple[int, ...], rounds: int) -> dict[str, dict[str, float]]:
