@@ -1,7 +1,7 @@
 """x / √(⟨x²⟩ + eps) γ on a processor: the kernel of layer norms does its backward pass, in one sweep over x.
 
 torch has a fused kernel of this norm for graphics cards alone; elsewhere it is a chain of operations whose backward
-pass takes ten times as long as that of a layer norm. The values are those of that chain, bit for bit.
+pass sweeps over x many times. The values are those of that chain, bit for bit.
 """
 
 from typing import Any

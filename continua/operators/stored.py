@@ -36,7 +36,7 @@ class StoredWeight(NamedTuple):
         parameter = self.field._parameters.get("coefficients")
         if parameter is None or hasattr(parameter, "moments"):
             return None
-        return parameter if parameter.shape == self.shape else parameter.view(self.shape)
+        return parameter if parameter.shape == self.shape else parameter.reshape(self.shape)
 
 
 class StoredRead(NamedTuple):

@@ -238,6 +238,7 @@ def test_smollm2_writes_the_same_tokens(tmp_path: Path) -> None:
 # --- the example -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(reason="a whole example")
 @pytest.mark.spec("M9", "A8")
 def test_the_example_keeps_its_word(minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It asserts the numbers that it prints."""

@@ -192,6 +192,7 @@ ORACLES = [Heun(), Bosh3(), Dopri5(), Tsit5(), ReversibleHeun()]
 DIFFERENTIATED = [Dopri5(), ReversibleHeun()]  # each takes jax seconds to compile
 
 
+@pytest.mark.slow(reason="jax compiles each solver; scipy and torchdiffeq are the oracles of the quick tests")
 @pytest.mark.spec("D1", "D3", "D4")
 def test_every_step_its_gradients_and_tight_solves_are_those_of_diffrax() -> None:
     f, start, _, _ = problem("van der Pol")

@@ -219,6 +219,7 @@ def run(tmp_path_factory) -> Path:
     return place / "run"
 
 
+@pytest.mark.slow(reason="a training and a hundred sizes; the rest of the file shows many on a tiny model")
 def test_the_command_measures_many_and_shows_some(run: Path, tmp_path: Path) -> None:
     others = [{"name": "half", "flops": 30_000, "loss": 3.0}, {"name": "native", "flops": 90_000, "loss": 2.8}]
     (tmp_path / "beside.json").write_text(json.dumps(others))

@@ -24,6 +24,7 @@ EXACT = 1e-12  # float64
 SINGLE = 1e-6  # float32
 
 
+@pytest.mark.slow(reason="a training")
 @pytest.mark.spec("B1")
 def test_digits_are_images_with_labels_and_other_sizes_learn_them_too() -> None:
     task = digits(batch=32)

@@ -57,6 +57,7 @@ def test_only_damping_changes_the_size_of_a_state() -> None:
     assert (x * f).sum((1, 2)).abs().max() < ROUNDING * x.norm() * f.norm()
 
 
+@pytest.mark.slow(reason="long roll-outs; what is conserved is tested to round-off beside it")
 @pytest.mark.spec("B16")
 def test_roll_outs_stay_bounded_under_a_steady_force_where_free_products_do_not() -> None:
     force = smooth(1, seed=3)

@@ -105,6 +105,7 @@ def test_a_fit_is_compiled_to_machine_code(monkeypatch: pytest.MonkeyPatch) -> N
 FEW = Elastic(d=(8, 16), h=(4,), z=(1,), draws=1, deep=0.0, start=0.0)
 
 
+@pytest.mark.slow(reason="a graph for each size; test_compiled.py has one for each grid")
 @pytest.mark.spec("B9", "T11")
 def test_sizes_of_an_elastic_fit_have_their_graphs() -> None:
     sizes_agree(FEW, steps=2, depth=1)

@@ -2,8 +2,8 @@
 
 The ring is torch's own (``_templated_ring_attention``): each process meets the keys of one other at a time, and the
 answers are merged by their log-sums. It is private there, so that it is looked for, and tried by a version known to
-have it; without it all keys are gathered, which costs their bytes and nothing else. A few keys are gathered too: one
-message takes less time than many, and they are added up in the order in which one process adds them.
+have it; without it all keys are gathered, which costs their bytes and nothing else. A few keys are gathered too,
+and added up in the order in which one process adds them.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from continua.operators.attention import fused
 from continua.typing import Callable, PerQuery, PerSource, Tensor
 
 SINCE = (2, 9)  # of torch: where the template has these arguments
-FEW = 2**20  # bytes of all keys and values: fewer travel in the time of an empty message
+FEW = 2**20  # bytes of all keys and values, of every process
 NAMES = ("_templated_ring_attention", "_templated_ring_attention_backward", "_cp_options", "_RotateMethod")
 
 
