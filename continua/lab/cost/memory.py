@@ -43,8 +43,7 @@ def peak_bytes(work: Callable[[], object]) -> int:
 def uncollected() -> Iterator[None]:
     """Collect garbage now and not in the middle, where it would be missing from what is alive, each time elsewhere.
 
-    Inside another one nothing is collected in the middle anyway: who measures many sizes collects once, which takes a
-    hundred times as long as a small model.
+    Inside another one nothing is collected in the middle anyway: who measures many sizes collects once.
     """
     if not gc.isenabled():
         yield
