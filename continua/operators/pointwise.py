@@ -137,8 +137,8 @@ class Pointwise(Operator):
         over = "c" if narrow is None else ""
         stored = nodes if narrow is None else f"c{nodes}"
         weights = {
-            "w1": Weight(self.w1, over, None, stored, moved),
-            **({} if self.gate is None else {"gate": Weight(self.gate, over, None, stored, moved)}),
+            "w1": Weight(self.w1, over=over, stored=stored, moved=moved),
+            **({} if self.gate is None else {"gate": Weight(self.gate, over=over, stored=stored, moved=moved)}),
             "w2": Weight(self.w2, "m", None, nodes, moved) if fewer is None else Weight(self.w2, stored="m"),
             "b1": Weight(self.b1, stored=nodes),
             "b2": Weight(self.b2),
