@@ -39,10 +39,20 @@ WHOLE = {
     *(HERE / "models" / f"test_{what}.py" for what in ("special_cases", "bad_input", "precision")),
 }
 
+# Files with tests that take long. They come first: at the end, one process would have them and the other nothing to do.
+LONG = (
+    HERE / "laws" / "test_compiled.py",
+    HERE / "fuzz" / "test_fuzz.py",
+    HERE / "flow" / "test_oracles.py",
+    HERE / "training" / "test_ranks.py",
+    HERE / "training" / "test_crash.py",
+)
+
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what runs with shapes checked, and leave out there what cannot: checked functions do not compile."""
+    items.sort(key=lambda item: item.path not in LONG)
     met: set[str] = set()
     for item in items:
         slow = item.get_closest_marker("slow")
