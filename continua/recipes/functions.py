@@ -28,20 +28,15 @@ SCHEDULE = Cosine(floor=0.0)  # errors of a few thousandths are the noise of the
 
 @checked
 @dataclass(frozen=True)
-class FunctionSettings:
-    """``train`` functions on a grid of ``nodes`` along each direction, ``held_out`` others to be measured on.
+class OperatorSettings:
+    """``d``, ``m``, ``heads`` and ``depth`` are the native size of a model from functions to functions.
 
-    Data are generated on ``fine`` nodes once and kept. ``d``, ``m``, ``heads`` and ``depth`` are the native size,
     ``modes`` counts the waves of the convolution along each direction; ``attention`` adds attention to each step,
     ``sharp`` says that inputs have jumps. Matrices are trained by Muon at ``matrix_lr``, everything else by AdamW at
-    ``lr``; ``order`` 1 is the loss in H¹. ``batch`` functions make a step. ``draws`` is the seed of the data,
-    ``weights`` that of the first weights.
+    ``lr``; ``order`` 1 is the loss in H¹. ``batch`` functions make a step. ``weights`` is the seed of the first
+    weights.
     """
 
-    train: Size = 1024
-    held_out: Size = 200
-    nodes: Size = 64
-    fine: Size = 1024
     d: Size = 64
     m: Size = 64
     heads: Size = 4
@@ -53,8 +48,23 @@ class FunctionSettings:
     lr: NonNegative = 2e-3
     matrix_lr: NonNegative = 6e-3
     order: Annotated[int, Range(0, 1)] = 1
-    draws: Seed = 0
     weights: Seed = 0
+
+
+@checked
+@dataclass(frozen=True)
+class FunctionSettings(OperatorSettings):
+    """``train`` functions on a grid of ``nodes`` along each direction, ``held_out`` others to be measured on.
+
+    Data are generated on ``fine`` nodes once and kept. ``draws`` is the seed of the data. The others are of
+    ``OperatorSettings``.
+    """
+
+    train: Size = 1024
+    held_out: Size = 200
+    nodes: Size = 64
+    fine: Size = 1024
+    draws: Seed = 0
 
 
 @checked
@@ -103,30 +113,16 @@ class VorticitySettings(FunctionSettings):
 
 @checked
 @dataclass(frozen=True)
-class FieldSettings:
+class FieldSettings(OperatorSettings):
     """``folder`` is one of ``continua data fields``; a field is mapped to the one ``lag`` times later in its path.
 
-    ``limit`` held-out windows are measured on. ``d``, ``m``, ``heads`` and ``depth`` are the native size, ``modes``
-    counts the waves of the convolution along each direction; ``attention`` adds attention to each step, ``sharp`` says
-    that inputs have jumps. Matrices are trained by Muon at ``matrix_lr``, everything else by AdamW at ``lr``; ``order``
-    1 is the loss in H¹. ``batch`` windows make a step. ``weights`` is the seed of the first weights.
+    ``limit`` held-out windows are measured on. The others are of ``OperatorSettings``.
     """
 
     folder: str | None = None
     lag: Size = 1
     limit: Size = 200
-    d: Size = 64
-    m: Size = 64
-    heads: Size = 4
-    depth: Size = 4
     modes: Size = 12
-    attention: bool = False
-    sharp: bool = False
-    batch: Size = 20
-    lr: NonNegative = 2e-3
-    matrix_lr: NonNegative = 6e-3
-    order: Annotated[int, Range(0, 1)] = 1
-    weights: Seed = 0
 
 
 @shipped
@@ -202,7 +198,7 @@ def stride_of(whole: Pairs, nodes: int) -> int:
     raise ConfigError(f"{whole.shape[0]} nodes cannot be thinned to this number", got=nodes, remedy=remedy)
 
 
-def model_of(task: Functions, settings: FunctionSettings | FieldSettings) -> Transformer:
+def model_of(task: Functions, settings: OperatorSettings) -> Transformer:
     """The model of these settings with fresh weights, scaled to the training functions."""
     inputs, outputs = task.train.flat()
     torch.manual_seed(settings.weights)
@@ -225,7 +221,7 @@ def model_of(task: Functions, settings: FunctionSettings | FieldSettings) -> Tra
     return model
 
 
-def optimiser_of(settings: FunctionSettings | FieldSettings) -> ByRole:
+def optimiser_of(settings: OperatorSettings) -> ByRole:
     """Muon for matrices, AdamW for the amplitudes of waves, tables and gains."""
     rest = AdamW(settings.lr, decay=0.0)
     return ByRole(Muon(settings.matrix_lr, decay=0.0, others=rest), table=rest)

@@ -8,7 +8,7 @@ import pytest
 import continua as ct
 from continua.errors import ConfigError
 from continua.lab.cost.collectives import all_gather, all_reduce, ring_backward, ring_forward
-from continua.lab.cost.events import Kind, Work, simulated
+from continua.lab.cost.events import Work, WorkKind, simulated
 from continua.lab.cost.job import Job, Mesh
 from continua.lab.cost.machines import Machine
 from continua.lab.cost.steps import Section, StepParts, seconds_of, step_parts, step_seconds
@@ -20,8 +20,8 @@ SLOW = replace(EVEN, outside=1e8)
 
 
 def test_works_wait_for_their_stream_and_for_each_other() -> None:
-    c = Kind.COMPUTE
-    w = Kind.WEIGHTS
+    c = WorkKind.COMPUTE
+    w = WorkKind.WEIGHTS
     line = simulated(
         [
             Work("a", "device", 3.0, c),
@@ -134,16 +134,16 @@ def test_arrays_of_a_ring_are_its_works_one_by_one(ranks: int, turn: float) -> N
             behind = (rank - 1) % ranks
             keys = (f"keys {index - 1} {behind}",) if index else ()
             grads = (f"grads {index - 1} {behind}",) if index else ()
-            send = Work(f"keys {index} {rank}", f"link {rank}", sends[rank], Kind.TOKENS, keys)
-            forward.append(Work(f"turn {index} {rank}", f"device {rank}", turn, Kind.COMPUTE, keys))
-            backward.append(Work(f"turn {index} {rank}", f"device {rank}", turn, Kind.COMPUTE, keys))
+            send = Work(f"keys {index} {rank}", f"link {rank}", sends[rank], WorkKind.TOKENS, keys)
+            forward.append(Work(f"turn {index} {rank}", f"device {rank}", turn, WorkKind.COMPUTE, keys))
+            backward.append(Work(f"turn {index} {rank}", f"device {rank}", turn, WorkKind.COMPUTE, keys))
             if index < ranks - 1:
                 forward.append(send)
                 backward.append(send)
-            added = Work(f"add {index} {rank}", f"device {rank}", 0.0, Kind.COMPUTE, grads)
-            home = Work(f"grads {index} {rank}", f"link {rank}", sends[rank], Kind.TOKENS, (added.name,))
+            added = Work(f"add {index} {rank}", f"device {rank}", 0.0, WorkKind.COMPUTE, grads)
+            home = Work(f"grads {index} {rank}", f"link {rank}", sends[rank], WorkKind.TOKENS, (added.name,))
             backward += [added, home]
-    ends = [span.end for span in simulated(forward).spans if span.work.kind == Kind.COMPUTE]
+    ends = [span.end for span in simulated(forward).spans if span.work.kind == WorkKind.COMPUTE]
     assert ring_forward(turn, 1e6, ranks, SLOW) == pytest.approx(max(ends))
     assert ring_backward(turn, 1e6, ranks, SLOW) == pytest.approx(simulated(backward).end)
 
@@ -156,7 +156,7 @@ def test_a_sum_over_devices_is_its_messages_one_by_one() -> None:
             f"{step} {rank}",
             f"link {rank}",
             once[rank],
-            Kind.GRADIENTS,
+            WorkKind.GRADIENTS,
             (f"{step - 1} {(rank - 1) % ranks}",) * (step > 0),
         )
         for step in range(2 * (ranks - 1))

@@ -11,7 +11,7 @@ from enum import Enum
 from continua.errors import ConfigError
 
 
-class Kind(Enum):
+class WorkKind(Enum):
     """What a work is for."""
 
     COMPUTE = "computing"
@@ -28,7 +28,7 @@ class Work:
     name: str
     stream: str
     seconds: float
-    kind: Kind
+    kind: WorkKind
     after: tuple[str, ...] = ()
 
 
@@ -40,7 +40,7 @@ class Span:
     start: float
     end: float
     idle: float
-    waited_for: Kind | None
+    waited_for: WorkKind | None
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class Timeline:
         """When the last work has ended."""
         return max((span.end for span in self.spans), default=0.0)
 
-    def busy(self, stream: str, kind: Kind) -> float:
+    def busy(self, stream: str, kind: WorkKind) -> float:
         """Seconds that a stream spends on one kind of work."""
         return sum(
             span.end - span.start for span in self.spans if span.work.stream == stream and span.work.kind == kind
         )
 
-    def idle(self, stream: str, kind: Kind) -> float:
+    def idle(self, stream: str, kind: WorkKind) -> float:
         """Seconds that a stream stands still until a work of one kind has ended elsewhere."""
         return sum(span.idle for span in self.spans if span.work.stream == stream and span.waited_for == kind)
 

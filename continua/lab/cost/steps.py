@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from continua.lab.cost.collectives import all_gather, all_reduce, ring_backward, ring_forward
 from continua.lab.cost.complexity import Complexity
-from continua.lab.cost.events import Kind, Timeline, Work, simulated
+from continua.lab.cost.events import Timeline, Work, WorkKind, simulated
 from continua.lab.cost.job import HALF, OPTIMISERS, Job, Mesh
 from continua.lab.cost.machines import Machine
 
@@ -60,30 +60,30 @@ class StepParts:
         for part in range(self.accumulate):
             last = part == self.accumulate - 1
             gathered = f"gather {part}"
-            found.append(Work(gathered, LINK, self.gather, Kind.WEIGHTS, before))
+            found.append(Work(gathered, LINK, self.gather, WorkKind.WEIGHTS, before))
             for section in self.sections:
                 name = f"forward {part} {section.name}"
-                found.append(Work(name, DEVICE, section.forward, Kind.COMPUTE, (gathered,)))
-                found.append(Work(f"{name}, keys", DEVICE, section.forward_wait, Kind.TOKENS, (name,)))
+                found.append(Work(name, DEVICE, section.forward, WorkKind.COMPUTE, (gathered,)))
+                found.append(Work(f"{name}, keys", DEVICE, section.forward_wait, WorkKind.TOKENS, (name,)))
             for section in reversed(self.sections):
                 name = f"backward {part} {section.name}"
-                found.append(Work(name, DEVICE, section.backward, Kind.COMPUTE))
-                found.append(Work(f"{name}, keys", DEVICE, section.backward_wait, Kind.TOKENS, (name,)))
+                found.append(Work(name, DEVICE, section.backward, WorkKind.COMPUTE))
+                found.append(Work(f"{name}, keys", DEVICE, section.backward_wait, WorkKind.TOKENS, (name,)))
                 before = (f"{name}, keys",)
                 if last:
-                    found.append(Work(f"meet {section.name}", LINK, section.meeting, Kind.GRADIENTS, before))
+                    found.append(Work(f"meet {section.name}", LINK, section.meeting, WorkKind.GRADIENTS, before))
         met = tuple(f"meet {section.name}" for section in self.sections)
-        return [*found, Work("optimiser", DEVICE, self.optimiser, Kind.OPTIMISER, met)]
+        return [*found, Work("optimiser", DEVICE, self.optimiser, WorkKind.OPTIMISER, met)]
 
 
 def seconds_of(timeline: Timeline) -> Seconds:
     """How a device spends a step."""
     return Seconds(
-        compute=timeline.busy(DEVICE, Kind.COMPUTE),
-        tokens=timeline.busy(DEVICE, Kind.TOKENS),
-        weights=timeline.idle(DEVICE, Kind.WEIGHTS),
-        gradients=timeline.idle(DEVICE, Kind.GRADIENTS),
-        optimiser=timeline.busy(DEVICE, Kind.OPTIMISER),
+        compute=timeline.busy(DEVICE, WorkKind.COMPUTE),
+        tokens=timeline.busy(DEVICE, WorkKind.TOKENS),
+        weights=timeline.idle(DEVICE, WorkKind.WEIGHTS),
+        gradients=timeline.idle(DEVICE, WorkKind.GRADIENTS),
+        optimiser=timeline.busy(DEVICE, WorkKind.OPTIMISER),
     )
 
 
