@@ -46,12 +46,14 @@ class Corrections:
     f for steps that are finer than native ones, and a for sizes that are smaller along all others of them at once.
     ``beyond`` is how many octaves below the native size they begin to be corrected: with 1, sizes from half of an axis
     on read nothing along it. Then gains, shifts and tables are corrected too, each map along the widths it has, and
-    what is stored is what the finest size beyond reads.
+    what is stored is what the finest size beyond reads. ``apart`` lets a stand in the place of the others as far as a
+    size is smaller along all of them: it reads fewer corrections, and what it learns does not change theirs.
     """
 
     rank: Count | tuple[Count | None, ...] | None
     along: str = "dhmz"
     beyond: NonNegative = 0.0
+    apart: bool = False
 
     def __post_init__(self) -> None:
         if not self.along or set(self.along) - set("dhemzfa"):

@@ -45,7 +45,7 @@ class Correction(nn.Module):
     Without a rank the sum over r is one whole kernel D_k(x, y), zero at first, and ``vectors``, gains and shifts by
     name with their letters, become w + Σ_k s_k a_k: more numbers. Where corrections begin
     ``beyond`` some octaves, s_k is less by as many, still ≥ 0, vectors are corrected too, and a map is corrected along
-    z and along the widths it has.
+    z and along the widths it has. s_a is the least of the s_k, and where a is ``apart`` the others are less by it.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Correction(nn.Module):
         super().__init__()
         self.native = {letter: mass_of(weights.axes[letter]) for letter in WIDTHS}
         self.beyond = asked.beyond
+        self.apart = asked.apart
         self.maps = dict(maps)
         self.vectors = dict(vectors) if asked.beyond or None in asked.ranks.values() else {}
         self.along = asked.along
@@ -84,7 +85,10 @@ class Correction(nn.Module):
         longer = _octaves_of_steps(grids.z)
         found = {**octaves(self.native, grids), "z": max(0.0, longer)}
         made = {k: found[k] if self.beyond == 0 else max(0.0, found[k] - self.beyond) for k in self.along if k in found}
-        made |= {"f": max(0.0, -longer), "a": min(made.values(), default=0.0)}
+        least = min(made.values(), default=0.0)
+        if self.apart:
+            made = {k: size - least for k, size in made.items()}
+        made |= {"f": max(0.0, -longer), "a": least}
         return {k: made[k] for k in self.along if made[k] != 0.0}
 
     def weights(self, grids: Grids) -> dict[str, Weight]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from continua.optim.shards import cut_of, gather, local, rounds
 from continua.settings import NonNegative, PartialShare, Whole
 from continua.typing import Float, Tensor
 
+TOGETHER = 2**18  # numbers: larger parameters are turned alone, since their arithmetic outweighs the calls
 QUINTIC = (3.4445, -4.7750, 2.0315)  # Jordan et al. (2024): steepest at zero, singular values end in about [0.7, 1.2]
 
 
@@ -41,6 +43,25 @@ class Muon:
         return _Muon(self, parameters, info)
 
 
+class Moving(NamedTuple):
+    """A part of a parameter, and where its momentum leads, also as matrices."""
+
+    parameter: nn.Parameter
+    part: Tensor
+    ahead: Tensor
+    matrices: Tensor
+
+    @property
+    def is_tall(self) -> bool:
+        """Whether there are more rows than columns."""
+        return self.matrices.shape[1] > self.matrices.shape[2]
+
+
+def _wide(own: Moving) -> Tensor:
+    """The matrices, turned so that no row is shorter than a column."""
+    return own.matrices.mT if own.is_tall else own.matrices
+
+
 class _Muon(PerParameter):
     takes_shards = True
 
@@ -54,30 +75,54 @@ class _Muon(PerParameter):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient; matrices in parts on several processes come together first."""
         for group in self.param_groups:
+            here: list[nn.Parameter] = []
             split: list[nn.Parameter] = []
             for p in group["params"]:
-                if p.grad is None:
-                    continue
-                if self._is_split(p):
-                    split.append(p)
-                else:
-                    self.update(p, p.grad, group["lr"])
+                if p.grad is not None:
+                    (split if self._is_split(p) else here).append(p)
+            self._update_here(here, group["lr"])
             for members in rounds(split, self.cuts):
                 self._update_split(members, group["lr"])
 
-    def update(self, p: nn.Parameter, gradient: Tensor, lr: float) -> None:
+    def _update_here(self, members: Sequence[nn.Parameter], lr: float) -> None:
+        """Matrices that are whole: small ones of one shape are turned together, as rows and columns of either kind."""
+        alike: dict[object, list[Moving]] = {}
+        for p in members:
+            own = self._moving(p)
+            if own is None:
+                continue
+            if own.ahead.numel() > TOGETHER:
+                self._turn([own], lr)
+                continue
+            rows, columns = own.matrices.shape[1:]
+            key = (min(rows, columns), max(rows, columns), p.dtype, own.ahead.device)
+            alike.setdefault(key, []).append(own)
+        for group in alike.values():
+            self._turn(group, lr)
+
+    def _turn(self, group: Sequence[Moving], lr: float) -> None:
+        """One step of parts whose matrices have one shape."""
+        wide = [_wide(own) for own in group]
+        turned = self._orthogonalised(wide[0] if len(wide) == 1 else torch.cat(wide))
+        for own, made in zip(group, turned.split([len(each) for each in wide]), strict=True):
+            back = made.mT if own.is_tall else made
+            shape = own.ahead.shape
+            self._move(own.parameter, own.part, back.to(own.part.dtype).reshape(shape), lr, shape)
+
+    def _moving(self, p: nn.Parameter) -> Moving | None:
+        """The part of a parameter that is trained here, and its Nesterov momentum."""
         block = self.blocks.get(p, ())
         held = self._momentum(p)
+        gradient = p.grad
         part: Tensor = p
         if p in self.cuts:
             part, held, gradient = local(p), local(held), local(gradient)
             block = self.cuts[p].here(block)
-        gradient = gradient[block]
         part = part[block]
-        if not part.numel():  # a process may have none of the matrices
-            return
-        ahead = self._ahead(held[block], gradient)
-        self._move(p, part, self._turned(p, ahead), lr, ahead.shape)
+        if gradient is None or not part.numel():  # a process may have none of the matrices
+            return None
+        ahead = self._ahead(held[block], gradient[block])
+        return Moving(p, part, ahead, self.info[p].matrices(ahead))
 
     def _update_split(self, members: Sequence[tuple[nn.Parameter, int]], lr: float) -> None:
         """One matrix for each process: all travel at once, each process turns its own, and the parts go back."""
@@ -134,8 +179,10 @@ class _Muon(PerParameter):
 
     def _turned(self, p: nn.Parameter, ahead: Tensor) -> Tensor:
         """Its matrices, made orthogonal."""
-        matrices = self.info[p].matrices(ahead)
-        return orthogonalised(matrices, self.chosen.iterations, self.chosen.half).to(p.dtype).reshape(ahead.shape)
+        return self._orthogonalised(self.info[p].matrices(ahead)).to(p.dtype).reshape(ahead.shape)
+
+    def _orthogonalised(self, matrices: Float[Tensor, "k r c"]) -> Float[Tensor, "k r c"]:
+        return orthogonalised(matrices, self.chosen.iterations, self.chosen.half)
 
     def _move(self, p: nn.Parameter, part: Tensor, turned: Tensor, lr: float, shape: torch.Size) -> None:
         """One step of a part of ``p`` whose matrices are those of a tensor of ``shape``."""

@@ -20,7 +20,7 @@ from continua.training import Afterwards, Elastic, Growth, Stage
 from continua.training.sizes import native_sizes
 
 RANKS = {"d": 3 / 16, "h": 1 / 16, "z": 3 / 32, "a": 1 / 4, "f": 0.0}  # of corrections, as shares of the width
-SMALLEST = 28  # how often a quarter of everything is listed beside the other sizes below half
+SMALLEST, APART = 28, 58  # how often a quarter of everything is listed beside the other sizes below half
 QUARTER_RATE = 0.5  # of the learning rates: a weight of a quarter of everything counts for many
 
 
@@ -35,7 +35,8 @@ class ElasticSettings(TextSettings):
     with lessons for others; three zeros do not grow. ``draws``, ``parts``, ``start``, ``deep``, ``joined``,
     ``quarters`` and ``share`` (there ``weight``) are those of ``training.Elastic``. ``below`` times as many steps
     follow in which sizes below half, and twice the steps, learn by corrections that no other size reads; 0 leaves them
-    and the corrections out.
+    and the corrections out. ``apart`` gives a quarter of everything whole kernels of its own to learn instead of a part
+    of every correction: its steps cost half as much, and are most of those that follow.
     """
 
     lr: NonNegative = 4e-3
@@ -51,6 +52,7 @@ class ElasticSettings(TextSettings):
     joined: Share = 0.5
     quarters: Share = 0.0
     below: NonNegative = 1.0
+    apart: bool = False
 
 
 @shipped
@@ -107,8 +109,8 @@ def corrected(model: Any, settings: ElasticSettings) -> Any:
     if settings.below == 0 or not along:
         return model
     along += "af" if len(along) > 1 else "f"
-    ranks = tuple(max(1, round(RANKS[k] * full["d"])) for k in along)
-    return with_corrections(model, Corrections(ranks, along, beyond=1.0), settings.weights)
+    ranks = tuple(None if settings.apart and k == "a" else max(1, round(RANKS[k] * full["d"])) for k in along)
+    return with_corrections(model, Corrections(ranks, along, beyond=1.0, apart=settings.apart), settings.weights)
 
 
 def afterwards(full: Mapping[str, int], settings: ElasticSettings) -> Afterwards | None:
@@ -120,8 +122,8 @@ def afterwards(full: Mapping[str, int], settings: ElasticSettings) -> Afterwards
     if settings.below == 0 or not below:
         return None
     smallest = {k: sizes[0] for k, sizes in some.items()}
-    drawn = [at(**sizes) for sizes in (*[smallest] * SMALLEST, *below)]
-    own = ByRole(
-        AdamW(2 * settings.lr, decay=0.0), table=Muon(1.5 * settings.matrix_lr) if settings.matrix_lr else None
-    )
+    often = APART if settings.apart else SMALLEST
+    drawn = [at(**sizes) for sizes in (*[smallest] * often, *below)]
+    table, kernel = (Muon(k * settings.matrix_lr) if settings.matrix_lr else None for k in (1.5, 3.0))
+    own = ByRole(AdamW(2 * settings.lr, decay=0.0), table=table, kernel=kernel if settings.apart else None)
     return Afterwards(settings.below, (*drawn, at(z=2 * full["z"])), own)

@@ -35,6 +35,7 @@ FROZEN = [
     Corrections(3, along="hm"),
     Corrections(None, along="hm"),
     Corrections((3, 2, 1), along="dzf", beyond=1.0),
+    Corrections((3, 2, None), along="dza", beyond=1.0, apart=True),
     Afterwards(0.5, (at(d=4, z=1), at(h=1)), ByRole(AdamW(1e-2), table=Muon(0.03))),
     Profile(5, sizes=(5, 2, 3)),
     *cases.SAMPLINGS,

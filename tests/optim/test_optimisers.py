@@ -182,6 +182,33 @@ def test_a_step_of_muon_moves_the_integral_operator_by_lr() -> None:
         assert (moved / (0.02 * max(1, rows / columns) ** 0.5) - 1).abs().max() < 0.35
 
 
+@pytest.mark.spec("T6")
+def test_muon_turns_matrices_of_one_shape_together_as_it_would_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = [(6, 4), (4, 6), (6, 4), (5, 5), (9, 4), (8, 8), (8, 8)]
+    together, alone = ([parameter(*shape) for shape in shapes] for _ in range(2))
+    calls: list[int] = []
+
+    def counted(m: torch.Tensor, *given: Any) -> torch.Tensor:
+        calls.append(len(m))
+        return muon_of(m, *given)
+
+    muon_of = muon.orthogonalised
+    monkeypatch.setattr(muon, "orthogonalised", counted)
+    monkeypatch.setattr(muon, "TOGETHER", 60)  # of two that are 8 × 8, each is turned by itself
+    every = Muon(0.02, 0.9, 0.1).make(together)
+    each = [Muon(0.02, 0.9, 0.1).make([own]) for own in alone]
+    for step in range(3):
+        for i, (a, b) in enumerate(zip(together, alone, strict=True)):
+            a.grad = random(*a.shape, seed=10 * step + i)
+            b.grad = a.grad.clone()
+        calls.clear()
+        every.step()
+        assert sorted(calls) == [1, 1, 1, 1, 3]
+        for made in each:
+            made.step()
+    assert max(gap(a.detach(), b.detach()) for a, b in zip(together, alone, strict=True)) < EXACT
+
+
 # --- Shampoo and SOAP ------------------------------------------------------------------------------------------------
 
 

@@ -12,13 +12,16 @@ from continua.axes import at
 from continua.config import from_plain, to_plain
 from continua.convert import elastic, with_corrections
 from continua.errors import ConfigError, RunError
-from continua.fields import Corrections
+from continua.fields import Corrections, Use, roles
 from continua.models import Transformer, zoo
 from continua.operators.correction import corrections_of
 from continua.optim import AdamW, ByRole, Muon
+from continua.recipes.elastic import ElasticSettings, afterwards
+from continua.recipes.elastic import corrected as with_own_corrections
 from continua.tasks import Text
 from continua.training import Afterwards, Copied, Elastic, Growth, Run, Stage, Training, fit
 from continua.training.prolongation import Switch
+from continua.training.sizes import native_sizes
 from tests.refusals import refused
 from tests.runs import silent, timeless, tiny_task
 
@@ -30,10 +33,11 @@ SERVED = ({}, {"d": 8}, {"d": 10}, {"h": 2}, {"z": 2}, {"d": 8, "h": 2, "z": 2},
 BELOW = ({"d": 4}, {"z": 8}, {"d": 6}, {"h": 1}, {"z": 1}, {"d": 4, "h": 1, "z": 1}, {"d": 4, "z": 3})
 
 
-def gpt(beyond: float = 1.0) -> Transformer:
+def gpt(beyond: float = 1.0, apart: bool = False) -> Transformer:
     torch.manual_seed(0)
     made = elastic(zoo.gpt2(vocab=tiny_task().tokens.size, d=16, heads=4, depth=4, context=8))
-    return with_corrections(made, Corrections((3, 2, 3, 2, 1), "dhzaf", beyond)).double()
+    of_all = None if apart else 2
+    return with_corrections(made, Corrections((3, 2, 3, of_all, 1), "dhzaf", beyond, apart)).double()
 
 
 def ids() -> torch.Tensor:
@@ -100,6 +104,51 @@ def test_a_vector_and_a_table_are_corrected_by_their_formula() -> None:
     table = model.embed.table
     stored = table.coefficients[:, ::4] + table.below.on(**d)
     assert (table.on(**d) - stored).abs().max() < 1e-12
+
+
+def test_what_corrects_all_axes_may_stand_in_the_place_of_the_others() -> None:
+    """s_a = min(s_d, s_h, s_z), and the others are less by it: a quarter of everything reads a alone."""
+    model = gpt(apart=True)
+    own = model.block.parts[0].inner.correction
+
+    def sizes(**wish: int) -> dict[str, float]:
+        structure = model.structure(at(**wish))
+        return own.sizes(structure.grids.with_depths(structure.behind))
+
+    assert sizes(d=4, h=1, z=1) == {"a": 1.0}
+    assert sizes(d=4, h=1) == {"d": 1.0, "h": 1.0}
+    assert sizes(d=2, h=1, z=1) == {"d": 1.0, "a": 1.0}
+    before = model.at(d=4, h=1, z=1)(ids())
+    with torch.no_grad():
+        for name, parameter in own.named_parameters():
+            if " by a" not in name:
+                parameter.add_(1.0)
+    assert torch.equal(model.at(d=4, h=1, z=1)(ids()), before), "what other sizes learn"
+    assert (model.at(d=2, h=1, z=1)(ids()) - gpt(apart=True).at(d=2, h=1, z=1)(ids())).abs().max() > 1e-3
+
+
+def test_a_quarter_of_everything_learns_by_its_own_correction_alone() -> None:
+    model = gpt(apart=True)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    trained(model, 3, Afterwards(1.0, (at(d=4, h=1, z=1),), BOTH), elastic=None)
+    own = {name.partition(".correction.fields.")[2] for name, value in model.state_dict().items()
+           if ".correction." in name and not torch.equal(value, before[name])}  # fmt: skip
+    assert "q whole by a.coefficients" in own
+    assert all(" by a." in name for name in own)
+
+
+def test_the_recipe_gives_a_quarter_of_everything_kernels_of_its_own() -> None:
+    plain = elastic(zoo.gpt2(vocab=10, d=16, heads=4, depth=4, context=8))
+    settings = ElasticSettings(apart=True)
+    model = with_own_corrections(plain, settings)
+    kernels = [name for name, role in roles(model).items() if " whole by " in name and role.use is Use.KERNEL]
+    assert len(kernels) == 6
+    assert all(" by a." in name for name in kernels)
+    later = afterwards(native_sizes(model), settings)
+    assert later is not None
+    later.over(model, 4)  # every size reads a correction
+    assert later.sizes.count(at(d=4, h=1, z=1)) > len(later.sizes) / 2
+    assert later.optimiser.of(roles(model)[kernels[0]]) == Muon(3 * settings.matrix_lr)
 
 
 @pytest.mark.parametrize("size", BELOW[:6], ids=str)
