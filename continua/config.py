@@ -35,7 +35,7 @@ MODULES = {
     "fields.low_rank": "LowRank",
     "fields.neural": "Neural Separable",
     "fields.nodal": "Cubic Hold Linear Nodal Trigonometric",
-    "fields.parametrisation": "ByBasis ByNetwork RefitRanks Corrections",
+    "fields.parametrisation": "ByBasis ByNetwork RefitRanks CorrectedNodes Corrections",
     "fields.role": "Role",
     "fields.spectral": "BSpline Cosine Fourier Legendre",
     "fields.splines": "NestedSpline",

@@ -298,6 +298,9 @@ def elastic(
     place: Annotated[
         Path | None, typer.Option("--folder", "--run", help="The run folder. By default runs/elastic/FOLDER.")
     ] = None,
+    precision: Annotated[
+        str, typer.Option(help="Of the lessons of a new run: float32, bfloat16 (half as precise, quicker) or float64.")
+    ] = "float32",
     *,
     device: Device = "auto",
     threads: Threads = None,
@@ -308,7 +311,7 @@ def elastic(
     """
     from continua.cli.elastic import run as go
 
-    go(folder, texts, minutes, at or [], place, ready(device, threads))
+    go(folder, texts, minutes, at or [], place, precision, ready(device, threads))
 
 
 @app.command()

@@ -19,14 +19,21 @@ from continua.convert import distil
 from continua.convert.distil import sizes_of
 from continua.data import docstrings, package_docstrings, sentences
 from continua.models import lift
-from continua.training import Fitted, Run
+from continua.training import Fitted, Run, Training
 
 
 def run(
-    folder: Path, file: Path | None, minutes: float, wishes: Sequence[str], place: Path | None, device: torch.device
+    folder: Path,
+    file: Path | None,
+    minutes: float,
+    wishes: Sequence[str],
+    place: Path | None,
+    precision: str,
+    device: torch.device,
 ) -> None:
     """Start, or go on where the run folder has a run; then measure, print and draw."""
     console = Console()
+    Training(precision=precision)  # refuses one that is not known, before the work
     asked = [parse_at(wish) for wish in wishes]
     home = place or Path("runs/elastic") / folder.resolve().name
     opened = open_model(folder)
@@ -42,6 +49,7 @@ def run(
         tokens=tokens,
         sizes=asked or None,
         minutes=minutes,
+        precision=precision,
         run=Run.open(home) if there else home,
         device=str(device),
     )

@@ -1,5 +1,6 @@
 """Corrections of the maps of a model, beside its kernels: what other sizes learn and the native one never reads."""
 
+import math
 from typing import Any
 
 import torch
@@ -15,8 +16,8 @@ def with_corrections(model: Any, asked: Corrections, seed: int = 0) -> Any:
     plain = to_plain(model)
     found = _corrections_in(plain)
     if found is not None:
-        if set(asked.along) - set(found["along"]) or found.get("beyond", 0.0) > asked.beyond:
-            remedy = f"Teach sizes along {found['along']}, or start from the model without corrections."
+        if set(asked.along) - set(found["along"]) or found.get("beyond", 0.0) > asked.beyond or _more(asked, found):
+            remedy = f"Teach sizes along {found['along']}{_most(found)}, or start from the model without corrections."
             raise ConfigError(
                 "this model has corrections along other axes, or of other sizes", got=asked, remedy=remedy
             )
@@ -29,6 +30,18 @@ def with_corrections(model: Any, asked: Corrections, seed: int = 0) -> Any:
         if isinstance(module, Correction):
             _draw(module, generator)
     return made.train(model.training)
+
+
+def _more(asked: Corrections, found: Any) -> bool:
+    """Whether sizes would learn at nodes for which the corrections that are there have no numbers."""
+    there = [one for one in from_plain(found).stored if one.along in asked.along]
+    return any(asked.nodes(one.along).get(one.axis, math.inf) > one.n for one in there)
+
+
+def _most(found: Any) -> str:
+    """The largest sizes that corrections have numbers for, in words."""
+    there = [f"{one.axis}={one.n} along {one.along}" for one in from_plain(found).stored]
+    return f" (of at most {', '.join(there)})" if there else ""
 
 
 def _draw(correction: Correction, generator: torch.Generator) -> None:

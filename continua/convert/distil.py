@@ -17,14 +17,14 @@ from continua.convert.corrections import with_corrections
 from continua.convert.joining import best_left_out, start_joined
 from continua.data.tokens import Tokeniser
 from continua.errors import ConfigError
-from continua.fields import Corrections
+from continua.fields import CorrectedNodes, Corrections
 from continua.flow import Fixed
 from continua.models import Batch
 from continua.models.model import Model
 from continua.models.readout import Readout
 from continua.operators.calibration import Calibration
 from continua.operators.correction import corrections_of
-from continua.optim import AdamW, ByRole
+from continua.optim import AdamW, ByRole, CosineDecay
 from continua.settings import Count, NonNegative, Positive, Seed, checked
 from continua.tasks import Sentences, Unlabelled
 from continua.tasks.task import device_of
@@ -35,6 +35,8 @@ from continua.training.progress import OnProgress
 TEXTS = 32  # in one batch
 WHOLE_RATE = 4e-4  # of whole maps
 RANK_RATE = 2e-3  # of maps of a few functions
+INNER = 3.0  # the share of states behind inner steps, beside the last ones
+SCHEDULE = CosineDecay(floor=0.0)  # lessons end with steps of no length: their noise goes
 TOGETHER = 3  # sizes that share the answers of one native pass
 CALIBRATED = 16  # batches that calibrate, where the model is not calibrated yet
 MEASURED = 8  # of so many batches one is held out
@@ -80,10 +82,10 @@ def distil(
     """Let the native size of a model teach smaller ones for some ``minutes``, or ``steps``; it stays as it is.
 
     ``model`` is a discrete one, which is calibrated first, or one of ``continua.elastic``. ``texts`` (with ``tokens``)
-    or batches need no answers: states are taught token by token and in the mean, classes by KL(native ‖ size). What is
-    learned is read by other sizes alone: gains, and a correction for every map and axis that gets smaller, a whole one
-    or of ``rank`` functions. ``lr`` is 4e-4 for the former, 2e-3 for the latter. Steps that are joined start as if the
-    layers behind the first were left out, where that is closer to native.
+    or batches need no answers: states are taught token by token, in the mean and behind inner steps, classes by
+    KL(native ‖ size). What is learned is read by other sizes alone: gains, and a correction for every map and axis that
+    gets smaller, a whole one or of ``rank`` functions. ``lr`` is 4e-4 for the former, 2e-3 for the latter. Steps that
+    are joined start as if the layers behind the first were left out, where that is closer to native.
     ``sizes`` are those that learn; unless given, half of the hidden width, of the heads, of both, of the width d as
     well, and two thirds of the steps. ``precision`` "bfloat16" computes lessons in half precision, which takes less
     time where a processor has instructions for it. ``run`` is a folder, or an opened run to go on
@@ -107,7 +109,14 @@ def distil(
         made = made.in_minutes(minutes)
     try:
         return trained(
-            made.model, made.task, made.training, run=run, optimiser=made.optimiser, watch=watch, device=device
+            made.model,
+            made.task,
+            made.training,
+            run=run,
+            optimiser=made.optimiser,
+            schedule=SCHEDULE,
+            watch=watch,
+            device=device,
         )
     finally:
         made.model.requires_grad_(True)
@@ -133,16 +142,18 @@ def distillation(
     if isinstance(model, Model) and _is_counted(model):
         model = elastic(model, calibrate=learned[:: max(1, len(learned) // CALIBRATED)] or batches)
     chosen = tuple(_usual(model, held_out or batches) if sizes is None else sizes)
-    made = with_corrections(model, Corrections(rank, _axes_of(model, chosen, rank is None)), seed)
+    along = _axes_of(model, chosen, rank is None)
+    stored = _stored(model, chosen, along) if rank is None else ()
+    made = with_corrections(model, Corrections(rank, along, stored=stored), seed)
     for size in chosen:
         start_joined(made, size, (held_out or batches)[:MEASURED_STEPS])
     embeds = _embeds(made)
     task = (Sentences if embeds else Unlabelled)(tuple(learned), tuple(held_out), chosen)
     law = ByGap(sizes=chosen, draws=min(TOGETHER, len(chosen)), parts=1)
-    lessons = Elastic(law=law, weight=1.0, imitation=StateImitation() if embeds else None)
+    lessons = Elastic(law=law, weight=1.0, imitation=StateImitation(INNER) if embeds else None)
     training = Training(seed=seed, precision=precision, elastic=lessons)
     rate = lr if lr is not None else WHOLE_RATE if rank is None else RANK_RATE
-    return Distillation(frozen(made), task, training, ByRole(AdamW(rate, decay=0.0)))
+    return Distillation(frozen(made), task, training, ByRole(AdamW(rate, decay=0.0, fused=True)))
 
 
 def _by_length(texts: Iterable[Any]) -> list[Any]:
@@ -204,6 +215,20 @@ def _axes_of(model: Any, sizes: Sequence[Discretisation], fewest: bool = False) 
         if _told_apart(each, left) == _told_apart(each, found):
             found = left
     return found
+
+
+def _stored(model: Any, sizes: Sequence[Discretisation], along: str) -> tuple[CorrectedNodes, ...]:
+    """The nodes that sizes along each axis read, where no size reads them all: the others have nothing to learn."""
+    native = model.native
+    settled = [model.settle(size) for size in sizes]
+    found = []
+    for k in along:
+        own = [size for size in settled if getattr(size, k) != getattr(native, k)]
+        for axis in "dhm":
+            most = max(getattr(size, axis).n for size in own)
+            if most < getattr(native, axis).n:
+                found.append(CorrectedNodes(k, axis, most))
+    return tuple(found)
 
 
 def _told_apart(sizes: Sequence[set[str]], along: str) -> int:

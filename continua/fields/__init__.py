@@ -9,6 +9,7 @@ from continua.fields.nodal import Cubic, Hold, Linear, Nodal, Trigonometric
 from continua.fields.parametrisation import (
     ByBasis,
     ByNetwork,
+    CorrectedNodes,
     Corrections,
     Parametrisation,
     RefitRanks,
@@ -22,6 +23,7 @@ from continua.fields.splines import NestedSpline
 
 __all__ = [
     "Adapted",
+    "CorrectedNodes",
     "Corrections",
     "BSpline",
     "Basis",

@@ -39,6 +39,16 @@ class RefitRanks:
 
 @register
 @dataclass(frozen=True)
+class CorrectedNodes:
+    """What corrects sizes along one letter has the first ``n`` nested nodes of ``axis``, and is zero at the others."""
+
+    along: str
+    axis: str
+    n: Size
+
+
+@register
+@dataclass(frozen=True)
 class Corrections:
     """How many functions a correction of each map has, and the axes along which sizes are corrected.
 
@@ -48,12 +58,15 @@ class Corrections:
     on read nothing along it. Then gains, shifts and tables are corrected too, each map along the widths it has, and
     what is stored is what the finest size beyond reads. ``apart`` lets a stand in the place of the others as far as a
     size is smaller along all of them: it reads fewer corrections, and what it learns does not change theirs.
+    ``stored`` are axes on which whole maps have numbers at their first nodes alone, where no size that learns reads
+    more; without ``beyond``.
     """
 
     rank: Count | tuple[Count | None, ...] | None
     along: str = "dhmz"
     beyond: NonNegative = 0.0
     apart: bool = False
+    stored: tuple[CorrectedNodes, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.along or set(self.along) - set("dhemzfa"):
@@ -67,6 +80,10 @@ class Corrections:
         """The rank along each axis; None where maps are corrected as a whole."""
         each = self.rank if isinstance(self.rank, tuple) else (self.rank,) * len(self.along)
         return dict(zip(self.along, each, strict=True))
+
+    def nodes(self, letter: Letter) -> dict[Letter, int]:
+        """How many nodes are stored for sizes along ``letter``, on the axes where these are not all."""
+        return {own.axis: own.n for own in self.stored if own.along == letter}
 
     def cut(self, letter: Letter) -> str:
         """The axes along which sizes that are corrected along ``letter`` are coarse; m follows d."""
@@ -198,7 +215,8 @@ class ByBasis:
         asked = self.corrections
         plain = replace(self, corrections=None, low_rank=None)
         if asked is None or asked.beyond == 0:
-            return plain
+            few = {} if asked is None else asked.nodes(letter)
+            return replace(plain, bases={k: _first(basis, few.get(k)) for k, basis in self.bases.items()})
         cut = {k: _cut(self.bases[k], asked.beyond) for k in asked.cut(letter) if k in self.bases}
         return replace(plain, bases={**self.bases, **cut})
 
@@ -279,6 +297,13 @@ def _cut(basis: Basis, beyond: float) -> Basis:
         return basis
     count = max(1, math.ceil(basis.size / 2**beyond) - 1)
     return replace(basis, rule=replace(basis.rule, n=count))
+
+
+def _first(basis: Basis, count: int | None) -> Basis:
+    """The first nested nodes; a basis of other functions stays."""
+    if count is None or not isinstance(basis, Nodal) or not isinstance(basis.rule, Nested):
+        return basis
+    return replace(basis, rule=basis.rule.resized(min(count, basis.size)))
 
 
 def _with_rows(rows: int, along: dict[Letter, Axis]) -> dict[Letter, Axis]:

@@ -4,16 +4,21 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from continua.axes import WIDTHS, Depths, Grids, mass_of
-from continua.fields import Corrections, Expansion, Parametrisation, Role, Use, kernel_std
+from continua import constants
+from continua.axes import ALIASES, WIDTHS, Depths, Grids, mass_of, node_numbers
+from continua.fields import ByBasis, Corrections, Expansion, Nodal, Parametrisation, Role, Use, kernel_std
 from continua.fields.corrected import CorrectedTable
 from continua.fields.role import VECTOR
 from continua.operators.calibration import octaves
 from continua.operators.weights import Weight
 from continua.typing import Letter, Tensor
+
+SAME = 1e-9  # of the largest coordinate: nodes that are nearer to each other are one
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,8 @@ class Correction(nn.Module):
     by name. A new correction is zero: A is, B is not (Hu et al. 2022).
 
     Without a rank the sum over r is one whole kernel D_k(x, y), zero at first, and ``vectors``, gains and shifts by
-    name with their letters, become w + Σ_k s_k a_k: more numbers. Where corrections begin
+    name with their letters, become w + Σ_k s_k a_k: more numbers. Where fewer nodes of an axis are stored, it is zero
+    at the others. Where corrections begin
     ``beyond`` some octaves, s_k is less by as many, still ≥ 0, vectors are corrected too, and a map is corrected along
     z and along the widths it has. s_a is the least of the s_k, and where a is ``apart`` the others are less by it.
     """
@@ -60,6 +66,7 @@ class Correction(nn.Module):
         self.along = asked.along
         self.fields = nn.ModuleDict()
         coarse = {k: weights.below(k) for k in asked.along}
+        self.nodes = {k: _stored(coarse[k], asked.nodes(k)) for k in asked.along}
         for name, own in maps.items():
             for k in asked.along if asked.beyond == 0 else own.among(asked.along):
                 std = kernel_std(coarse[k], own.inputs)
@@ -95,11 +102,14 @@ class Correction(nn.Module):
         """What is to be read beside the operator's own weights."""
         made = {}
         for k in self.sizes(grids):
+            missing = _missing(self.nodes[k], grids)
             for name, letters in self.vectors.items():
-                made[_vector(name, k)] = Weight(self.fields[_vector(name, k)], then=_merged(letters))  # type: ignore[arg-type]
+                then = _without(letters, missing, _merged(letters))
+                made[_vector(name, k)] = Weight(self.fields[_vector(name, k)], then=then)  # type: ignore[arg-type]
             for name, own in self.maps.items():
                 if _whole(name, k) in self.fields:
-                    made[_whole(name, k)] = Weight(self.fields[_whole(name, k)], own.inputs, own.merged)  # type: ignore[arg-type]
+                    then = _without(own.out + own.inputs, missing, own.merged)
+                    made[_whole(name, k)] = Weight(self.fields[_whole(name, k)], own.inputs, then)  # type: ignore[arg-type]
                 if _out(name, k) not in self.fields:
                     continue
                 made[_out(name, k)] = Weight(self.fields[_out(name, k)], then=_merged(own.out))  # type: ignore[arg-type]
@@ -120,6 +130,46 @@ class Correction(nn.Module):
                 if name in made and _out(name, k) in values:
                     made[name] = made[name] + size * (values[_out(name, k)].mT @ values[_in(name, k)])
         return made
+
+
+def _stored(weights: Parametrisation, few: Mapping[Letter, int]) -> dict[Letter, NDArray[np.float64]]:
+    """The coordinates of the nodes that have numbers, on the axes where these are not all."""
+    if not isinstance(weights, ByBasis):
+        return {}
+    bases = {letter: weights.bases[letter] for letter in few}
+    return {
+        letter: np.array(node_numbers(weights.axes[letter], basis.rule))
+        for letter, basis in bases.items()
+        if isinstance(basis, Nodal)
+    }
+
+
+def _missing(stored: Mapping[Letter, NDArray[np.float64]], grids: Grids) -> dict[Letter, Tensor]:
+    """One at the nodes of a grid that have numbers, zero elsewhere, for the axes where a grid has more than these."""
+    made = {}
+    for letter, known in stored.items():
+        grid = grids[letter]
+        if grid.count > len(known):
+            asked = grid.nodes[:, 0].double().cpu().numpy()
+            far = np.abs(asked[:, None] - known[None, :]).min(1) > SAME * np.abs(known).max(initial=1.0)
+            made[letter] = constants.tensor((~far).astype(np.float64), grid.nodes.device, torch.float32)
+    return made
+
+
+def _without(
+    letters: str, missing: Mapping[Letter, Tensor], then: Callable[[Tensor], Tensor] | None
+) -> Callable[[Tensor], Tensor] | None:
+    """``then`` of values that are zero at nodes without numbers."""
+    there = [(place, missing.get(ALIASES.get(k, k))) for place, k in enumerate(reversed(letters))]
+    if all(one is None for _, one in there):
+        return then
+
+    def cut(values: Tensor) -> Tensor:
+        for place, one in there:
+            values = values if one is None else values * one.to(values).reshape(-1, *[1] * place)
+        return values if then is None else then(values)
+
+    return cut
 
 
 def _whole(name: str, k: Letter) -> str:

@@ -12,7 +12,7 @@ from continua.operators.calibration import Target, calibration, extra, folded
 from continua.operators.correction import Map, corrected, corrected_by, correction
 from continua.operators.linear import linear, linears
 from continua.operators.operator import Context, Note, Operands, Operator, local, read_late
-from continua.operators.refit import keys_of, refit
+from continua.operators.refit import keys_of, refit, source_of
 from continua.operators.stored import StoredReads
 from continua.operators.weights import Sampled, Weight, Weights, sample
 from continua.typing import Args, Tensor
@@ -149,10 +149,10 @@ class Pointwise(Operator):
         def finish(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
             if self.refit is not None:
                 values = self.refit.arranged(values, HIDDEN if fewer is None else INTO_HIDDEN, grids, depths)
-                values = self.refit.fold(values, ("w2", "b2"), fewer, depths)
+                values = self.refit.fold(values, ("w2", "b2"), fewer, depths, source_of(self.w2, grids))
             if self.state_refit is not None:
-                values = self.state_refit.fold(values, ("w1", "b1"), narrow, depths)
-                values = self.state_refit.fold(values, ("gate", ""), narrow, depths)
+                values = self.state_refit.fold(values, ("w1", "b1"), narrow, depths, source_of(self.w1, grids))
+                values = self.state_refit.fold(values, ("gate", ""), narrow, depths, source_of(self.gate, grids))
             values = corrected(self.correction, values, grids)
             return folded(self.calibration, values, grids, depths)
 

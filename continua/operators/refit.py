@@ -1,6 +1,6 @@
 """Refit by data: what the inputs of a map at some nodes say of those at all others, a quadrature that data chose."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from continua import constants
 from continua.axes import ALIASES, WIDTHS, Axes, Axis, Grids, mass_of, node_numbers, nodes_of
 from continua.constants import constant_result
 from continua.errors import CheckpointError, ConfigError
-from continua.fields import Basis, ByBasis, Hold, Nodal, Parametrisation
+from continua.fields import Basis, ByBasis, Expansion, Hold, Nodal, Parametrisation
 from continua.operators.calibration import octaves
 from continua.typing import Letter, Tensor
 
@@ -60,6 +60,7 @@ class Refit(nn.Module):
         self.register_buffer("mean", torch.zeros(layers, self.count, dtype=torch.int32))
         self.register_buffer("order", torch.arange(first, dtype=torch.int32).repeat(layers, 1))
         self._made = constants.Cache(256)
+        self._done = constants.Cache(64)
 
     def keep(self, layer: int, factor: Tensor, variance: Tensor, mean: Tensor) -> None:
         """Store the moments of one layer: Σ ≈ factor factorᵀ, with the variances of all nodes."""
@@ -163,12 +164,30 @@ class Refit(nn.Module):
         names: tuple[str, str],
         keys: tuple[int, ...] | None,
         depths: tuple[float, ...] | None,
+        source: tuple[Hashable, ...] | None = None,
     ) -> dict[str, Tensor]:
-        """Let a map ``names[0]`` [z, ·, N] that was read at all nodes take those that are kept; shift its bias."""
+        """Let a map ``names[0]`` [z, ·, N] that was read at all nodes take those that are kept; shift its bias.
+
+        ``source`` says which numbers of a frozen field were read: what is made of them is made once.
+        """
         name, bias = names
         if keys is None or name not in values:
             return values
-        stacked = values[name] if depths is not None else values[name][None]
+
+        def make() -> tuple[Tensor, Tensor]:
+            return self._folded(values[name], keys, depths)
+
+        kept = source is not None and not values[name].requires_grad
+        about = (source, name, keys, depths, self.factor._version, self.factor.data_ptr())
+        own, shift = self._done.get(about, make) if kept else make()
+        made = {**values, name: own}
+        if bias in values:
+            made[bias] = values[bias] + shift
+        return made
+
+    def _folded(self, values: Tensor, keys: tuple[int, ...], depths: tuple[float, ...] | None) -> tuple[Tensor, Tensor]:
+        """The map of the nodes that are kept, and what the means of the others add to its bias."""
+        stacked = values if depths is not None else values[None]
         maps: list[Tensor] = []
         shifts: list[Tensor] = []
         for own, depth in zip(stacked.unbind(0), depths or (0.0,), strict=True):
@@ -176,10 +195,7 @@ class Refit(nn.Module):
             others = own.index_select(-1, left)
             maps.append(own.index_select(-1, kept) + (others @ factor) @ back)
             shifts.append(others @ mean)
-        made = {**values, name: torch.stack(maps) if depths is not None else maps[0]}
-        if bias in values:
-            made[bias] = values[bias] + (torch.stack(shifts) if depths is not None else shifts[0])
-        return made
+        return (torch.stack(maps), torch.stack(shifts)) if depths is not None else (maps[0], shifts[0])
 
     @constant_result
     def _numbers(
@@ -237,6 +253,20 @@ def refit(weights: Parametrisation, letters: str, rank: str, centred: bool) -> R
 def _is_native(native: Mapping[str, float], grids: Grids) -> bool:
     """Whether no axis is coarser than the native one."""
     return grids.z is not None and grids.z.is_native and not any(octaves(native, grids).values())
+
+
+def source_of(field: object, grids: Grids) -> tuple[Hashable, ...] | None:
+    """What tells apart the numbers that are read of a frozen field while something else learns; None elsewhere.
+
+    Where nothing learns, a view holds its weights, and nothing need be kept here.
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or type(field) is not Expansion:
+        return None
+    stored = field.coefficients
+    if stored.requires_grad:
+        return None
+    widths = tuple(grids[letter].key for letter in WIDTHS)
+    return None if None in widths else (stored.data_ptr(), stored._version, stored.dtype, stored.device, *widths)
 
 
 def keys_of(own: Refit | None, grids: Grids) -> tuple[int, ...] | None:

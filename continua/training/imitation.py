@@ -4,21 +4,36 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch.nn.functional import cosine_similarity
 
 from continua.axes import Discretisation
 from continua.config import register
 from continua.errors import ConfigError
+from continua.settings import NonNegative
 from continua.tasks import Example, Task
 from continua.tasks.sentences import pooled, shared_coordinates
 from continua.typing import Tensor
+
+SAME = 1e-9  # depths that are nearer to each other are one
+
+
+@dataclass(frozen=True)
+class Walk:
+    """An answer, and the states [b, t, d] on the way to it: at depths ``z``, from the first to the last."""
+
+    answer: Tensor
+    z: tuple[float, ...] = ()
+    x: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
 class Study:
     """One lesson: the ``example`` of its rows, the native answers there (``teacher``), and the size, ``at``.
 
-    ``answer()`` is what the model answers at this size; whoever needs more asks ``model``.
+    ``answer()`` is what the model answers at this size; whoever needs more asks ``model``. An imitation that
+    ``looks_inside`` gets the states behind all steps, too: those of the native size (``native``) and of this one
+    (``walk()``).
     """
 
     model: Any
@@ -27,6 +42,8 @@ class Study:
     teacher: Tensor
     at: Discretisation
     answer: Callable[[], Tensor]
+    native: Walk | None = None
+    walk: Callable[[], Walk] | None = None
 
 
 @runtime_checkable
@@ -35,6 +52,16 @@ class Imitation(Protocol):
 
     def loss(self, study: Study) -> Tensor:
         """What the size still gets wrong: a sum over the answers that count."""
+        ...
+
+
+@runtime_checkable
+class InnerImitation(Imitation, Protocol):
+    """An imitation that may compare states between the first and the last."""
+
+    @property
+    def looks_inside(self) -> bool:
+        """Whether it asks for them."""
         ...
 
 
@@ -92,16 +119,42 @@ class StateImitation:
     """Σ over texts of Σ_t |x − native x|² / Σ_t |native x|², t being its tokens, and of 1 − cos of the mean states.
 
     Every token of a text says where it went wrong, not their mean alone. A size of fewer coordinates d is compared with
-    the native states at these. Answers without tokens are compared as they are.
+    the native states at these. Answers without tokens are compared as they are. ``inner`` times the mean of the same
+    squares at the depths between, those that the steps of both sizes reach, is added: every layer hears directly what
+    it got wrong (Jiao et al. 2020).
     """
+
+    inner: NonNegative = 0.0
+
+    @property
+    def looks_inside(self) -> bool:
+        """Whether states between are compared."""
+        return self.inner > 0
 
     def loss(self, study: Study) -> Tensor:
         """How far the states of this size are from the native ones, and their means."""
         there = study.example.batch.observed
         wanted = shared_coordinates(study.model, study.at, study.teacher)
-        found = study.answer()
-        count = there[..., None].to(found) if there is not None and found.dim() == 3 else found.new_ones(())
-        lost = ((found - wanted).square() * count).flatten(1).sum(1)
-        size = (wanted.square() * count).flatten(1).sum(1)
+        walk = Walk(study.answer()) if study.walk is None or not self.looks_inside else study.walk()
+        found = walk.answer
         apart = 1 - cosine_similarity(pooled(found, there), pooled(wanted, there), dim=-1)
-        return (lost / size + apart).sum()
+        total = (_lost(found, wanted, there) + apart).sum()
+        pairs = [] if study.native is None else _at_the_same_depths(walk, study.native)
+        if not pairs:
+            return total
+        lost = [_lost(own, shared_coordinates(study.model, study.at, other), there).sum() for own, other in pairs]
+        return total + self.inner * torch.stack(lost).mean()
+
+
+def _lost(found: Tensor, wanted: Tensor, there: Tensor | None) -> Tensor:
+    """Σ_t |x − native x|² / Σ_t |native x|², [b]."""
+    count = there[..., None].to(found) if there is not None and found.dim() == 3 else found.new_ones(())
+    lost = ((found - wanted).square() * count).flatten(1).sum(1)
+    return lost / (wanted.square() * count).flatten(1).sum(1)
+
+
+def _at_the_same_depths(walk: Walk, native: Walk) -> list[tuple[Tensor, Tensor]]:
+    """States between the first and the last of a walk, each with the native one there."""
+    known = list(zip(native.z, native.x, strict=True))
+    inside = list(zip(walk.z, walk.x, strict=True))[1:-1]
+    return [(own, other) for z, own in inside for depth, other in known if abs(depth - z) < SAME]

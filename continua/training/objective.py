@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from continua.flow import SaveAt
 from continua.tasks import Example, Task
 from continua.training.compiled import Compiled
 from continua.training.elastic import Elastic
-from continua.training.imitation import Study
+from continua.training.imitation import InnerImitation, Study, Walk
 from continua.training.penalty import Cost, Penalties, Penalty, Seen
 from continua.training.sizes import Lesson, block
 from continua.training.tokens import brought_together, in_parts, loss_of
@@ -34,6 +34,15 @@ class Whole:
     def of(cls, example: Example, parts: int = 1) -> "Whole":
         """The size of an example."""
         return cls(example.count, example.samples, parts)
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What J is made of on one discretisation: its terms, evaluations where steps were searched for, and the walk."""
+
+    terms: dict[str, Tensor]
+    evaluations: int
+    walk: Walk
 
 
 class Objective(nn.Module):
@@ -62,16 +71,16 @@ class Objective(nn.Module):
         Where steps are searched for, ``evaluations`` of the field are told beside the terms, a mean over the parts.
         """
         terms: dict[str, Tensor] = {}
-        answers: list[Tensor] = []
+        walks: list[Walk] = []
         searched = 0
         for at, weight in self.places:
-            found, evaluations, answer = self._on(at, example, whole)
-            searched += evaluations
-            answers.append(answer)
-            for name, value in found.items():
+            found = self._on(at, example, whole)
+            searched += found.evaluations
+            walks.append(found.walk)
+            for name, value in found.terms.items():
                 terms[name] = weight * value + terms.get(name, 0.0)
         if self.elastic is not None and self.lessons:
-            terms["elastic"] = self._taught(self.elastic, answers[0].detach(), example, whole)
+            terms["elastic"] = self._taught(self.elastic, walks[0], example, whole)
         for term in self.penalties:
             of_weights = term.of_weights(self.model)
             if of_weights is not None:
@@ -81,36 +90,48 @@ class Objective(nn.Module):
             told["evaluations"] = torch.tensor(searched / whole.parts, device=terms["loss"].device)
         return torch.stack(list(terms.values())).sum(), told
 
-    def _taught(self, elastic: Elastic, teacher: Tensor, example: Example, whole: Whole) -> Tensor:
-        """What other sizes still get wrong; they learn from the answers of the first place.
+    def _taught(self, elastic: Elastic, native: Walk, example: Example, whole: Whole) -> Tensor:
+        """What other sizes still get wrong; they learn from the answers of the first place, and the way to these.
 
         Where tokens are in parts, their answers are brought together, and each process has an equal share.
         """
-        teacher = brought_together(teacher, example, self.tokens)
+        teacher = brought_together(native.answer.detach(), example, self.tokens)
+        states = [brought_together(x.detach(), example, self.tokens) for x in native.x if self._looks_inside]
         total = teacher.new_zeros(())
         for lesson in self.lessons:
             rows = block(len(teacher), lesson)
             own = example.rows(rows)
-            taught = teacher[rows]
+            part = Walk(teacher[rows], native.z, tuple(x[rows] for x in states))
             if lesson.tokens is not None:
                 own = own.first(lesson.tokens)
-                taught = taught[:, : lesson.tokens]
+                first = slice(0, lesson.tokens)
+                part = Walk(part.answer[:, first], part.z, tuple(x[:, first] for x in part.x))
             answer = partial(self._answer, own, lesson.at)
-            total = total + elastic.teaching.loss(Study(self.model, self.task, own, taught, lesson.at, answer))
+            study = Study(self.model, self.task, own, part.answer, lesson.at, answer)
+            if self._looks_inside:
+                study = replace(study, native=part, walk=partial(self._walk, own, lesson.at))
+            total = total + elastic.teaching.loss(study)
         parts = sum(1 / lesson.parts for lesson in self.lessons)
         shares = 1 if self.tokens is None else int(self.tokens.mesh.size())
         return total * (elastic.weight / (whole.count * parts * shares))
 
-    def _on(self, at: Discretisation | None, example: Example, whole: Whole) -> tuple[dict[str, Tensor], int, Tensor]:
-        """Loss and running costs on one discretisation, evaluations where steps were searched for, and the answer."""
+    @property
+    def _looks_inside(self) -> bool:
+        """Whether other sizes learn from states on the way."""
+        taught = None if self.elastic is None or not self.lessons else self.elastic.teaching
+        return isinstance(taught, InnerImitation) and taught.looks_inside
+
+    def _on(self, at: Discretisation | None, example: Example, whole: Whole) -> Evaluated:
+        """Loss and running costs on one discretisation, and the answer."""
         model: Any = self.model
         at = in_parts(at, self.tokens)
         running = self.penalties.running_terms
         sampled = self.penalties.sampled_terms
-        if self.compiled is not None and not running and not sampled and _steps_are_known(model, at):
+        inside = self._looks_inside
+        if self.compiled is not None and not (running or sampled or inside) and _steps_are_known(model, at):
             answer = self.compiled(example.batch, at)
-            return {"loss": self.task.loss(answer, example) / whole.count}, 0, answer
-        keep = SaveAt(every=1) if sampled else SaveAt()
+            return Evaluated({"loss": self.task.loss(answer, example) / whole.count}, 0, Walk(answer))
+        keep = SaveAt(every=1) if sampled or inside else SaveAt()
         with _plain(running):
             answer, path, t = model.run(example.batch, at, cost=self._cost if running else None, keep=keep)
         terms = {"loss": loss_of(self.task, answer, example, self.tokens) / whole.count}
@@ -124,7 +145,8 @@ class Objective(nn.Module):
                 ]
         if costs:
             terms["running"] = sum(cost.sum() for cost in costs) / whole.samples
-        return terms, path.stats["evaluations"] if "accepted" in path.stats else 0, answer
+        walk = Walk(answer, path.z, path.x) if inside else Walk(answer)
+        return Evaluated(terms, path.stats["evaluations"] if "accepted" in path.stats else 0, walk)
 
     def _answer(self, example: Example, at: Discretisation | None) -> Tensor:
         """The answers of all tokens at another size."""
@@ -133,6 +155,13 @@ class Objective(nn.Module):
         model: Any = self.model
         answer: Tensor = model.run(example.batch, in_parts(at, self.tokens))[0]
         return brought_together(answer, example, self.tokens)
+
+    def _walk(self, example: Example, at: Discretisation | None) -> Walk:
+        """The answers of all tokens at another size, and the states on the way."""
+        model: Any = self.model
+        answer, path, _ = model.run(example.batch, in_parts(at, self.tokens), keep=SaveAt(every=1))
+        states = tuple(brought_together(x, example, self.tokens) for x in path.x)
+        return Walk(brought_together(answer, example, self.tokens), path.z, states)
 
     def _cost(self, t: Grid, d: Grid) -> Cost | None:
         return self.penalties.cost(self._seen(t, d))

@@ -13,6 +13,7 @@ import continua as ct
 from continua import lab
 from continua.cli.drift import show
 from continua.cli.texts import lines_of, read_texts
+from continua.config import from_plain
 from continua.convert.tokenizer import read_tokeniser
 from continua.models import Batch
 from tests.commands import typed
@@ -75,6 +76,18 @@ def test_elastic_teaches_sizes_and_its_run_is_a_model_of_any_size(bert, texts, t
     small = ct.load(tmp_path / "small")
     assert gap(small(words()), taught.at(m=16, h=2)(words())) < SINGLE
     assert "done" in typed(*command, "--folder", str(run)).stdout  # nothing is left to do, and nothing is lost
+
+
+@pytest.mark.spec("B11")
+def test_elastic_computes_lessons_in_the_precision_that_is_asked_for(bert, texts, tmp_path) -> None:
+    command = ["elastic", str(bert), "--texts", str(texts), "--minutes", "0.0001", "--at", "m=16,h=2"]
+    half = typed(*command, "--precision", "bfloat16", "--folder", str(tmp_path / "half"))
+    assert half.returncode == 0, half.stderr
+    assert from_plain(ct.Run.open(tmp_path / "half").about["training"]).precision == "bfloat16"
+    wrong = typed(*command, "--precision", "bfloat", "--folder", str(tmp_path / "none"))
+    assert wrong.returncode != 0
+    assert "bfloat16" in wrong.stderr + wrong.stdout
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.spec("B11")

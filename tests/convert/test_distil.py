@@ -2,21 +2,24 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import continua as ct
+from continua.axes import node_numbers
 from continua.convert import with_corrections
-from continua.convert.distil import _axes_of, distillation
+from continua.convert.distil import INNER, _axes_of, distillation, frozen
 from continua.convert.joining import _leave_out, start_joined
 from continua.convert.profiles import answers, loss
 from continua.errors import ConfigError
-from continua.fields import Corrections, Expansion
+from continua.fields import CorrectedNodes, Corrections, Expansion
 from continua.models import Batch
 from continua.operators import Correction
 from continua.operators.correction import corrections_of
 from continua.tasks import Example, Sentences, Unlabelled
-from continua.training import Run, StateImitation, Study
+from continua.tasks.sentences import shared_coordinates
+from continua.training import Elastic, Lesson, Objective, Run, StateImitation, Study, Whole
 from tests.measure import EXACT, gap
 from tests.refusals import refused
 
@@ -143,6 +146,69 @@ def test_a_whole_correction_is_added_to_its_map_and_to_its_shift() -> None:
 
 @pytest.mark.spec("B11")
 @pytest.mark.parametrize("make", [gpt, bert])
+def test_corrections_of_the_nodes_that_sizes_read_are_those_of_all_with_zeros_elsewhere(make) -> None:
+    """At the size that is taught, below it, and between it and the native one."""
+    model = ct.elastic(make(), calibrate=data(3))
+    stored = (CorrectedNodes("h", "h", 2), CorrectedNodes("h", "m", 12), CorrectedNodes("d", "d", 8))
+    few = with_corrections(model, Corrections(None, "hd", stored=stored))
+    whole = with_corrections(model, Corrections(None, "hd"))
+    torch.manual_seed(3)
+    some, all_ = (_whole_fields(one) for one in (few, whole))
+    assert sum(f.coefficients.numel() for f in some.values()) < 0.7 * sum(f.coefficients.numel() for f in all_.values())
+    with torch.no_grad():
+        for name, field in some.items():
+            field.coefficients.normal_(0.0, 0.1)
+            values = field.coefficients
+            for place, letter in enumerate(field.letters):
+                axis = field.axes[letter]
+                own = np.array(node_numbers(axis, field.bases[letter].rule))
+                every = np.array(node_numbers(axis, all_[name].bases[letter].rule))
+                spread = torch.from_numpy(every[:, None] == own[None, :]).to(values)
+                values = torch.tensordot(values, spread, ([place], [1])).movedim(-1, place)
+            all_[name].coefficients.copy_(values)
+    ids = words(seed=5)
+    for size in ({"m": 12, "h": 2}, {"d": 8, "m": 12, "h": 2}, {"m": 6, "h": 1}, {"m": 18, "h": 3}, {"d": 12}):
+        assert gap(few.at(**size)(ids), whole.at(**size)(ids)) <= EXACT, size
+        assert gap(few.at(**size)(ids), model.at(**size)(ids)) > 1e-3
+    assert with_corrections(few, Corrections(None, "h", stored=(CorrectedNodes("h", "h", 2), stored[1]))) is few
+    with refused(ConfigError, "of other sizes", "Teach sizes along hd (of at most h=2 along h, m=12 along h"):
+        with_corrections(few, Corrections(None, "h"))
+
+
+def _whole_fields(model: Any) -> dict[str, Expansion]:
+    return {
+        f"{place}: {name}": field
+        for place, module in enumerate(model.modules())
+        if isinstance(module, Correction)
+        for name, field in module.fields.items()
+    }
+
+
+@pytest.mark.spec("B11")
+def test_what_frozen_maps_are_refitted_to_is_kept_until_their_numbers_change() -> None:
+    model = ct.elastic(gpt(), calibrate=data(3))
+    made = with_corrections(model, Corrections(None, "h"))
+    frozen(made)
+    ids = words(seed=5)
+    feed = made.block.parts[1].inner
+    first = made.at(m=12, h=2)(ids)
+    kept = len(feed.refit._done)
+    assert kept > 0
+    assert torch.equal(made.at(m=12, h=2)(ids), first)
+    assert len(feed.refit._done) == kept
+    with torch.no_grad():
+        feed.w2.coefficients.mul_(1.5)
+        model.block.parts[1].inner.w2.coefficients.copy_(feed.w2.coefficients)
+    assert gap(made.at(m=12, h=2)(ids), model.at(m=12, h=2)(ids)) <= EXACT
+    made.requires_grad_(True)
+    before = len(feed.refit._done)
+    made.at(m=6, h=2)(ids).sum().backward()
+    assert len(feed.refit._done) == before  # weights that learn are read anew
+    assert bool(feed.w2.coefficients.grad.any())
+
+
+@pytest.mark.spec("B11")
+@pytest.mark.parametrize("make", [gpt, bert])
 def test_joined_steps_start_as_if_layers_were_left_out(make) -> None:
     plain = make()
     model = with_corrections(ct.elastic(plain, calibrate=data(3)), Corrections(None, "hz"))
@@ -198,6 +264,39 @@ def test_states_are_imitated_token_by_token() -> None:
 
 
 @pytest.mark.spec("B11")
+@pytest.mark.parametrize("wish", [{"m": 12, "h": 2}, {"d": 8}, {"z": (2, 1)}])
+def test_inner_states_are_compared_where_the_steps_of_both_sizes_meet(wish) -> None:
+    """What ``inner`` adds is its product with the mean over depths of Σ over texts of |x − native x|² / |native x|²."""
+    model = ct.elastic(bert(), calibrate=data(3))
+    size = ct.at(z=ct.Fixed(2, model.native.z.solver, lengths=wish["z"])) if "z" in wish else ct.at(**wish)
+    ids = words(5)
+    there = torch.ones(4, 5, dtype=torch.bool)
+    there[1, 3:] = False
+    example = Example(Batch(ids, observed=there), torch.zeros(4))
+    task = Sentences((example.batch,), (example.batch,), (size,))
+
+    def taught(inner: float) -> torch.Tensor:
+        objective = Objective(model, task)
+        objective.elastic = Elastic(weight=1.0, imitation=StateImitation(inner))
+        objective.lessons = [Lesson(size, 0, 1)]
+        return objective(example, Whole.of(example))[1]["elastic"]
+
+    theirs = model.states(example.batch)
+    ours = model.at(size).states(example.batch)
+    meeting = [z for z in ours.z[1:-1] if z in theirs.z]
+    assert meeting == ([2.0] if "z" in wish else [1.0, 2.0])
+    wanted = 0.0
+    for z in meeting:
+        own = ours.x[ours.z.index(z)]
+        other = shared_coordinates(model, model.settle(size), theirs.x[theirs.z.index(z)])
+        for text, count in enumerate(there.sum(1).tolist()):
+            part = (own - other)[text, :count].square().sum() / other[text, :count].square().sum()
+            wanted = wanted + part / (len(meeting) * 4)  # a mean over texts
+    assert wanted > 1e-4
+    assert gap(taught(3.0) - taught(0.0), 3.0 * wanted) <= EXACT
+
+
+@pytest.mark.spec("B11")
 def test_a_run_is_gone_on_with(tmp_path) -> None:
     """Two halves are the whole, to the bit."""
     plain = gpt()
@@ -223,7 +322,7 @@ def test_what_is_taught_follows_what_a_model_answers() -> None:
     assert words_.training.elastic.imitation is None
     states = distillation(bert(), data(), sizes=SIZES[:1], rank=2)
     assert isinstance(states.task, Sentences)
-    assert states.training.elastic.imitation == StateImitation()
+    assert states.training.elastic.imitation == StateImitation(INNER)
     usual = distillation(gpt(), data(), rank=2).training.elastic.law.sizes
     assert [str(size) for size in usual[:4]] == ["at(m=12)", "at(h=2)", "at(h=2, m=12)", "at(d=8, h=2, m=12)"]
     assert usual[4].z.steps == 2

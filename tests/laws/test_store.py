@@ -7,11 +7,11 @@ import torch
 
 from continua.axes import Discretisation, Profile, Samples, at
 from continua.config import from_plain, to_plain
-from continua.fields import Corrections, LowRank, RefitRanks
+from continua.fields import CorrectedNodes, Corrections, LowRank, RefitRanks
 from continua.flow import Direct, Fixed, SaveAt
 from continua.models import load
 from continua.optim import AdamW, ByRole, Muon
-from continua.training import Afterwards
+from continua.training import Afterwards, StateImitation
 from tests import cases
 from tests.cases import BASES, INTERPOLATIONS, INTERVALS, MASKS, MODELS, RANDOM_RULES, RULES, SOLVERS, made
 
@@ -36,6 +36,9 @@ FROZEN = [
     Corrections(None, along="hm"),
     Corrections((3, 2, 1), along="dzf", beyond=1.0),
     Corrections((3, 2, None), along="dza", beyond=1.0, apart=True),
+    Corrections(None, along="hd", stored=(CorrectedNodes("h", "m", 4), CorrectedNodes("d", "d", 3))),
+    StateImitation(3.0),
+    AdamW(1e-2, fused=True),
     Afterwards(0.5, (at(d=4, z=1), at(h=1)), ByRole(AdamW(1e-2), table=Muon(0.03))),
     Profile(5, sizes=(5, 2, 3)),
     *cases.SAMPLINGS,

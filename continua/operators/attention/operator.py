@@ -28,7 +28,7 @@ from continua.operators.linear import linear
 from continua.operators.mask import Mask
 from continua.operators.operator import Context, Note, Operator, Recorded, local, read_late
 from continua.operators.position import Position, PositionByDepth
-from continua.operators.refit import keys_of, refit
+from continua.operators.refit import keys_of, refit, source_of
 from continua.operators.stored import StoredReads
 from continua.operators.weights import Finish, Sampled, Weight, sample
 from continua.operators.weights import read as read_field
@@ -344,11 +344,11 @@ class Attention(Operator):
             if self.refit is not None:
                 fewer = keys_of(self.refit, grids)
                 values = self.refit.arranged(values, of_heads(self.groups, fewer is None), grids, depths)
-                values = self.refit.fold(values, ("o", "bo"), fewer, depths)
+                values = self.refit.fold(values, ("o", "bo"), fewer, depths, source_of(self.o, grids))
             if self.state_refit is not None:
                 narrow = keys_of(self.state_refit, grids)
-                for name in ("q", "k", "v"):
-                    values = self.state_refit.fold(values, (name, f"b{name}"), narrow, depths)
+                for name, field in (("q", self.q), ("k", self.k), ("v", self.v)):
+                    values = self.state_refit.fold(values, (name, f"b{name}"), narrow, depths, source_of(field, grids))
             values = corrected(self.correction, values, grids)
             values = folded(self.calibration, values, grids, depths)
             if self.norm is not None and self.norm.missing and "nq" in values and not grids.e.is_unit:
