@@ -26,14 +26,17 @@ from elastic_jobs import LONGER, SIZES, STEPS, USUAL, Job, Laws, laws, model_of,
 from elastic_schedules import SCHEDULES, Schedule
 
 from continua.axes import at
-from continua.recipes.elastic import lessons
+from continua.convert import elastic
+from continua.recipes.elastic import afterwards, corrected, lessons
 from continua.training import Growth, Progress, Stage, fit
+from continua.training.sizes import native_sizes
 
 PARTS = (1, 2, 4, 8)
 PLAIN, COARSE, HALVES = "a plain native step", "half of all", "half of the width or of the depth in turn"
 BESIDE = {parts: f"native, with a lesson on 1/{parts} of the batch" for parts in PARTS}
 ALONE = "native, without a lesson"
 QUARTER, AFTERWARDS = "afterwards, a quarter of all", "afterwards, the sizes of the recipe"
+BY_ITSELF, APART = f"{QUARTER} apart", f"{AFTERWARDS}, a quarter of all apart"
 OVER = f", over {PLAIN}"  # ends the names of rows that are steps
 FIRST = 2  # steps that are not counted
 
@@ -42,27 +45,53 @@ FIRST = 2  # steps that are not counted
 class Kind:
     """A fit in which every step is of one kind, and how many steps are timed."""
 
+    model: Any
     own: Laws
     steps: int
-    plain: bool = False
 
 
-def kinds(model: Any, few: int) -> dict[str, Kind]:
+def kinds(models: "Models", few: int) -> dict[str, Kind]:
     """All kinds of steps of the schedule; lessons and sizes are drawn, so that these need more steps."""
-    usual = laws(Job("elastic", "native", 0, STEPS), model)
-    if usual.afterwards is None or usual.grow is None:
+    usual = laws(Job("elastic", "native", 0, STEPS), models.elastic)
+    later = afterwards(native_sizes(models.apart), replace(USUAL, apart=True))
+    if usual.afterwards is None or later is None or usual.grow is None:
         raise SystemExit("the recipe neither grows nor corrects: there is nothing to time")
-    smallest = replace(usual.afterwards, sizes=(at(d=32, h=1, z=1),))
+    smallest = (at(d=32, h=1, z=1),)
+    own = models.elastic
     stages = {COARSE: usual.grow.stages[-2], HALVES: usual.grow.stages[-1]}
-    made = {PLAIN: Kind(Laws(), few, plain=True), ALONE: Kind(Laws(), few)}
-    made |= {name: Kind(Laws(grow=Growth((Stage(stage.sizes, 0.999),))), few + 1) for name, stage in stages.items()}
-    made |= {BESIDE[parts]: Kind(Laws(lessons(replace(USUAL, parts=parts))), 2 * few) for parts in PARTS}
-    for name, law in {QUARTER: smallest, AFTERWARDS: usual.afterwards}.items():
-        made[name] = Kind(Laws(afterwards=replace(law, share=2.0 * few)), 1)
+    made = {PLAIN: Kind(models.plain, Laws(), few), ALONE: Kind(own, Laws(), few)}
+    made |= {
+        name: Kind(own, Laws(grow=Growth((Stage(stage.sizes, 0.999),))), few + 1) for name, stage in stages.items()
+    }
+    made |= {BESIDE[parts]: Kind(own, Laws(lessons(replace(USUAL, parts=parts))), 2 * few) for parts in PARTS}
+    for model, all_sizes, quarter, law in (
+        (own, AFTERWARDS, QUARTER, usual.afterwards),
+        (models.apart, APART, BY_ITSELF, later),
+    ):
+        longer = replace(law, share=2.0 * few)
+        made[quarter] = Kind(model, Laws(afterwards=replace(longer, sizes=smallest)), 1)
+        made[all_sizes] = Kind(model, Laws(afterwards=longer), 1)
     return made
 
 
-def step_of(kind: Kind, model: Any, seeds: list[int]) -> Callable[[], float]:
+@dataclass(frozen=True)
+class Models:
+    """A plain one, that of the recipe, and one whose quarter of everything is corrected apart."""
+
+    plain: Any
+    elastic: Any
+    apart: Any
+
+
+def models_of() -> Models:
+    """All from the same weights."""
+    vocabulary = task_of().tokens.size
+    plain = model_of(SIZES["native"], vocabulary, 0)
+    apart = corrected(elastic(model_of(SIZES["native"], vocabulary, 0)), replace(USUAL, apart=True))
+    return Models(plain, prepared(Job("elastic", "native", 0, STEPS), vocabulary), apart)
+
+
+def step_of(kind: Kind, seeds: list[int]) -> Callable[[], float]:
     """CPU seconds of a mean step; every call draws other sizes, the same ones for all kinds."""
     task = replace(task_of(), limit=1)
 
@@ -72,7 +101,7 @@ def step_of(kind: Kind, model: Any, seeds: list[int]) -> Callable[[], float]:
         def watch(progress: Progress) -> None:
             ends.append(time.process_time())
 
-        fit(model, task, optimiser=optimiser_of(muon=True), steps=kind.steps, seed=seeds[0], evaluate_every=10**6,
+        fit(kind.model, task, optimiser=optimiser_of(muon=True), steps=kind.steps, seed=seeds[0], evaluate_every=10**6,
             elastic=kind.own.elastic, grow=kind.own.grow, afterwards=kind.own.afterwards, watch=watch)  # fmt: skip
         spent = [b - a for a, b in itertools.pairwise(ends[:-1])]  # the last one measures held-out data
         return statistics.mean(spent[FIRST - 1 :])
@@ -83,9 +112,6 @@ def step_of(kind: Kind, model: Any, seeds: list[int]) -> Callable[[], float]:
 def measured(rounds: int, few: int) -> dict[str, list[float]]:
     """Mean steps as shares of the plain one of their round."""
     torch.set_num_threads(1)
-    vocabulary = task_of().tokens.size
-    model = prepared(Job("elastic", "native", 0, STEPS), vocabulary)
-    plain = model_of(SIZES["native"], vocabulary, 0)
     seeds = [0]
 
     def next_round() -> None:
@@ -93,7 +119,7 @@ def measured(rounds: int, few: int) -> dict[str, list[float]]:
         seeds[0] = len(done) // len(cases)
 
     done: list[int] = []
-    cases = {name: step_of(kind, plain if kind.plain else model, seeds) for name, kind in kinds(model, few).items()}
+    cases = {name: step_of(kind, seeds) for name, kind in kinds(models_of(), few).items()}
     seen = interleaved(cases, rounds, 1, next_round)
     return {name: [a / b for a, b in zip(own, seen[PLAIN], strict=True)] for name, own in seen.items()}
 
@@ -107,7 +133,7 @@ def whole(shares: dict[str, float], schedule: Schedule) -> float:
         HALVES: own.half - own.coarse,
         ALONE: begins - own.half,
         BESIDE[own.parts]: 1 - begins,
-        AFTERWARDS: own.below if schedule.ends else 0.0,
+        APART if own.apart else AFTERWARDS: own.below if schedule.ends else 0.0,
     }
     return sum(share * shares[name] for name, share in spent.items()) * schedule.steps / STEPS
 
