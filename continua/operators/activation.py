@@ -66,6 +66,11 @@ class GELU:
         """g·φ'(u)."""
         return torch.ops.aten.gelu_backward(g, u, approximate="tanh" if self.tanh else "none")
 
+    def pull_(self, u: Tensor, g: Tensor) -> Tensor:
+        """The same in the place of g."""
+        way = "tanh" if self.tanh else "none"
+        return torch.ops.aten.gelu_backward.grad_input(g, u, approximate=way, grad_input=g)
+
 
 @register
 @dataclass(frozen=True)
@@ -79,6 +84,10 @@ class SiLU:
     def pull(self, u: Tensor, g: Tensor) -> Tensor:
         """g·φ'(u)."""
         return torch.ops.aten.silu_backward(g, u)
+
+    def pull_(self, u: Tensor, g: Tensor) -> Tensor:
+        """The same in the place of g."""
+        return torch.ops.aten.silu_backward.grad_input(g, u, grad_input=g)
 
 
 @register

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from continua.operators.low_rank import factored, factors_of
+from continua.operators.products import Products, product, serve
 from continua.typing import Float, Tensor
 
 
@@ -62,12 +63,14 @@ class Watch:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b. Who watches W is shown x and the gradient by the answer, when that comes."""
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    if torch.compiler.is_compiling():
         return functional.linear(x, weight, bias)
+    if not torch.is_grad_enabled():
+        return product(x, weight, bias) if serve(x, (weight,)) else functional.linear(x, weight, bias)
     factors = factors_of(weight)
     if factors is not None:
         return factored(x, [weight], [bias], [factors])[0]
-    y = functional.linear(x, weight, bias)
+    y: Tensor = Products.apply(x, weight, bias)[0] if serve(x, (weight,)) else functional.linear(x, weight, bias)
     watch: Watch | None = getattr(weight, "watch", None)
     if watch is not None and y.requires_grad:
         seen = x.detach()
@@ -78,10 +81,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def linears(x: Tensor, *maps: tuple[Tensor, Tensor | None]) -> tuple[Tensor, ...]:
     """x Wᵀ + b for some pairs of W and b; where all W have a low-rank addition they share what reads x for it."""
     if not torch.compiler.is_compiling() and torch.is_grad_enabled():
-        found = [factors_of(weight) for weight, _ in maps]
+        weights = [weight for weight, _ in maps]
+        biases = [bias for _, bias in maps]
+        found = [factors_of(weight) for weight in weights]
         factors = [own for own in found if own is not None]
         if len(factors) == len(maps):
-            return factored(x, [weight for weight, _ in maps], [bias for _, bias in maps], factors)
+            return factored(x, weights, biases, factors)
+        watched = any(hasattr(weight, "watch") for weight in weights)
+        if not factors and not watched and serve(x, weights):
+            made: tuple[Tensor, ...] = Products.apply(x, *weights, *biases)
+            return made
     return tuple([linear(x, weight, bias) for weight, bias in maps])
 
 

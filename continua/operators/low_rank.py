@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 from continua.fields import Factors
+from continua.operators.products import product, serve, to_state
 from continua.typing import Tensor
 
 
@@ -21,10 +22,13 @@ class FactoredProducts(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, scales: tuple[float, ...], *tensors: Tensor | None) -> tuple[Tensor, ...]:
         """The products by the whole kernels; ``tensors`` are all W, all b, all A and all B."""
         n = len(scales)
+        weights: Any
         weights, biases, outs, inputs = (tensors[k * n : (k + 1) * n] for k in range(4))
         ctx.save_for_backward(x, *weights, *outs, *inputs)
         ctx.scales = scales
-        return tuple(functional.linear(x, w, b) for w, b in zip(weights, biases, strict=True))  # type: ignore[arg-type]
+        ctx.quick = serve(x, weights)
+        multiply = product if ctx.quick else functional.linear
+        return tuple([multiply(x, w, b) for w, b in zip(weights, biases, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -35,7 +39,8 @@ class FactoredProducts(torch.autograd.Function):
         needs = ctx.needs_input_grad
         rows = x.reshape(-1, x.shape[-1])  # [bt, c]
         flat = [g.reshape(-1, g.shape[-1]) for g in gradients]  # [bt, o]
-        to_x = _to_state(flat, weights).view(x.shape) if needs[0] else None
+        quick = ctx.quick and not torch.is_grad_enabled()
+        to_x = to_state(flat, weights, quick).view(x.shape) if needs[0] else None
         to_biases = [g.sum(0) if needed else None for g, needed in zip(flat, needs[2 + n : 2 + 2 * n], strict=True)]
         seen = torch.cat(inputs) @ rows.mT  # [Σr, bt]: few long rows are quicker than few columns
         ranks = [len(own) for own in inputs]
@@ -43,14 +48,6 @@ class FactoredProducts(torch.autograd.Function):
         back = torch.cat([out @ g.mT for out, g in zip(outs, flat, strict=True)])  # [Σr, bt]
         to_inputs = [s * own for s, own in zip(ctx.scales, (back @ rows).split(ranks), strict=True)]
         return to_x, None, *[None] * n, *to_biases, *to_outs, *to_inputs
-
-
-def _to_state(flat: list[Tensor], weights: list[Tensor]) -> Tensor:
-    """Σ g_i W_i, which grows in one buffer."""
-    found = flat[0] @ weights[0]
-    for g, weight in zip(flat[1:], weights[1:], strict=True):
-        found = found.addmm_(g, weight)
-    return found
 
 
 def factored(

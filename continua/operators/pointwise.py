@@ -10,6 +10,7 @@ from continua.flow.vectorfield import Bound
 from continua.operators.activation import GELU, Activation, Identity
 from continua.operators.calibration import Target, calibration, extra, folded
 from continua.operators.correction import Map, corrected, corrected_by, correction
+from continua.operators.gated import gated
 from continua.operators.linear import linear, linears
 from continua.operators.operator import Context, Note, Operands, Operator, local, read_late
 from continua.operators.refit import keys_of, refit, source_of
@@ -78,7 +79,7 @@ class FeedForward:
             self.note(z, "d", x)
         if self.gated:
             before, gate = linears(x, (w["w1"], w.get("b1")), (w["gate"], None))  # [b, t, m]
-            hidden = self.phi1(before) * gate
+            hidden = gated(self.phi1, before, gate)
         else:
             hidden = self.phi1(linear(x, w["w1"], w.get("b1")))  # [b, t, m]
         if self.note is not None:

@@ -7,14 +7,13 @@ pass sweeps over x many times. The values are those of that chain, bit for bit.
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 from torch.nn import functional
 
+from continua.operators.eager import is_eager
 from continua.typing import Tensor
 
 LARGE = 2**18  # numbers from which on the sweeps that are saved outweigh a function of ours in the graph
 SINGLE = (torch.float32, torch.float64)  # half precision is summed in float32 by torch itself
-_transformed: Any = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)  # vmap, jvp: the plain chain
 
 
 class FusedRMS(torch.autograd.Function):
@@ -54,7 +53,7 @@ class FusedRMS(torch.autograd.Function):
 
 def rms_norm(x: Tensor, scale: Tensor | None, eps: float) -> Tensor:
     """The norm over the last dimension, by the quickest way that serves these tensors."""
-    if scale is None or torch.compiler.is_compiling() or not _is_served(x, scale):
+    if scale is None or not _is_served(x, scale):
         return functional.rms_norm(x, (x.shape[-1],), scale, eps)
     y: Tensor = FusedRMS.apply(x, scale, eps)
     return y
@@ -62,8 +61,6 @@ def rms_norm(x: Tensor, scale: Tensor | None, eps: float) -> Tensor:
 
 def _is_served(x: Tensor, scale: Tensor) -> bool:
     """Whether ``FusedRMS`` is quicker, and has what is asked for: gradients, and nothing that looks inside."""
-    if x.numel() < LARGE or x.device.type != "cpu" or not torch.is_grad_enabled() or not x.is_contiguous():
+    if torch.compiler.is_compiling() or x.numel() < LARGE or not torch.is_grad_enabled() or not x.is_contiguous():
         return False
-    if x.dtype not in SINGLE or scale.dtype != x.dtype or torch.is_autocast_enabled("cpu"):
-        return False
-    return not _transformed() and forward_ad._current_level < 0
+    return x.dtype in SINGLE and scale.dtype == x.dtype and is_eager(x)
