@@ -22,11 +22,11 @@ PACKAGES = (  # of the library and of its development: their docstrings are on e
     "torch", "numpy", "scipy", "sklearn", "sympy", "matplotlib", "networkx", "transformers", "jax",
     "mypy", "rich", "PIL", "pydantic", "huggingface_hub", "setuptools", "pip", "werkzeug", "click", "hypothesis",
 )  # fmt: skip
-WORDS = 30  # of the longest sentence that is learned from
+WORDS = 22  # of the longest sentence that is learned from
 SHORT = 28_000  # sentences of packages
-BODIES = 3_000
+BODIES = 1_000
 LAYERS = 4
-STEPS = 520
+STEPS = 840
 LONGEST = 30  # CPU minutes
 QUICK = 2  # steps
 MINUTES = "cpu-minutes.txt"
