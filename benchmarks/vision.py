@@ -8,8 +8,8 @@ Both models have the same width, heads and depth (the ViT also its class token),
 the same changes of the training images (affine maps, missing pixels, other sizes in every other batch), optimisers,
 clipping and cosine. Of both, a validation part of the training images chooses with a third of the time: the learning
 rate, and whether local kernels (a convolutional stem) or cells (patches) make the tokens; of the ViT also how missing
-pixels are filled and whether its patches are finer. The ViT is told which pixels were observed in a second channel, and
-gets other resolutions resized to its own. Finished trainings are kept in ``results/vision-runs.jsonl``.
+pixels are filled and whether its patches are finer. The ViT is told which pixels were observed in a channel, and gets
+other resolutions resized to its own. Finished trainings are kept in ``results/vision-runs.jsonl``.
 """
 
 import argparse
@@ -32,13 +32,14 @@ from torch.nn.functional import gelu
 
 from continua.data.images import FASHION, observed_pixels, point_sets, resampled
 from continua.models import Batch, Pixels, Scaled, initialise, zoo
+from continua.models.image_stem import PRIOR, WINDOW
 from continua.recipes.vision import FashionSettings, VisionSettings, optimiser_of
 from continua.recipes.vision import model_of as function_patches_of
 from continua.tasks.images import Images, digits, fashion_mnist
 from continua.tasks.task import Example, generator_for
 
 RATES = (0.02, 0.01)  # of Muon, which trains the kernels
-FILLS = ("weighted", "nearest", "background")
+FILLS = ("weighted", "nearest", "background", "faded")
 SIZES = {"digits": (6, 8, 12, 16, 32), "fashion": (14, 20, 28, 56)}
 FINER = {"digits": 4, "fashion": 7}  # the patches in each direction that the ViT may have instead
 RESIZED = {"fashion": 14}  # a size at which ours is also measured on images resized to its own first, as the ViT's are
@@ -72,7 +73,8 @@ class Job:
 
 
 def filled(images: torch.Tensor, observed: torch.Tensor, how: str) -> torch.Tensor:
-    """Missing pixels take the nearest observed one, a Gaussian mean of one pixel's width, or the background."""
+    """Missing pixels take the nearest observed one, a Gaussian mean of a pixel's width, one that fades as that of our
+    stem does, or the background."""
     high, wide = images.shape[-2:]
     place = torch.stack(torch.meshgrid(torch.arange(high), torch.arange(wide), indexing="ij"), -1).view(-1, 2).float()
     square, flat = torch.cdist(place, place).square(), images.flatten(2)
@@ -87,21 +89,23 @@ def filled(images: torch.Tensor, observed: torch.Tensor, how: str) -> torch.Tens
             index = torch.where(one[:, None], square, torch.inf).argmin(-1)
             parts.append(u.gather(2, index[:, None].expand(len(u), u.shape[1], -1)))
         else:
-            near = torch.where(one[:, None], (-square / 2).exp() + 1e-12, 0.0)
+            width, prior = (WINDOW, PRIOR) if how == "faded" else (1.0, 0.0)
+            near = torch.where(one[:, None], (-square / (2 * width**2)).exp() + 1e-12, 0.0)
             known = torch.where(seen[:, None], u, 0.0)
             mean = known.flatten(0, 1) @ near[0].mT if shared else (known @ near.mT).flatten(0, 1)
-            mean = mean.view_as(u) / near.sum(-1)[:, None]
+            mean = (1 + prior) * mean.view_as(u) / (prior + near.sum(-1)[:, None])
             parts.append(torch.where(seen[:, None], u, mean))
     return torch.cat(parts).view_as(images)
 
 
 def told(images: torch.Tensor, observed: torch.Tensor | None, how: str, side: int) -> torch.Tensor:
-    """What the ViT reads: filled images and which pixels were observed [b, 2, side, side]."""
+    """What the ViT reads: filled images, by the background too if means fade, and which pixels were observed."""
+    hows = ("faded", "background") if how == "faded" else (how,)
     if observed is None:
-        both = torch.cat([images, torch.ones_like(images)], 1)
+        both = torch.cat([images] * len(hows) + [torch.ones_like(images)], 1)
     else:
         flags = observed.expand(len(images), -1).view_as(images)
-        both = torch.cat([filled(images, observed, how), flags.to(images)], 1)
+        both = torch.cat([*(filled(images, observed, each) for each in hows), flags.to(images)], 1)
     return both if both.shape[-1] == side else resampled(both, side)
 
 
@@ -126,9 +130,11 @@ class Filled:
 class StemViT(nn.Module):
     """A ViT behind strided convolutions of 5×5 and 3×3 with GELU in place of patches (Xiao et al. 2021)."""
 
-    def __init__(self, side: int, strides: tuple[int, ...], classes: int, chosen: VisionSettings) -> None:
+    def __init__(
+        self, side: int, channels: int, strides: tuple[int, ...], classes: int, chosen: VisionSettings
+    ) -> None:
         super().__init__()
-        first = nn.Conv2d(2, chosen.d, 5, strides[0], 2)
+        first = nn.Conv2d(channels, chosen.d, 5, strides[0], 2)
         self.stem = nn.ModuleList([first, *(nn.Conv2d(chosen.d, chosen.d, 3, stride, 1) for stride in strides[1:])])
         few = side
         for stride in strides:
@@ -170,10 +176,11 @@ def model_of(job: Job, task: Images) -> nn.Module:
     if job.kind == "cells":
         return function_patches_of(chosen, task.classes)
     side = task.pixels.shape[-1]
+    channels = 3 if job.fill == "faded" else 2
     if job.stem:
         torch.manual_seed(job.seed)
-        return StemViT(side, chosen.stem, task.classes, chosen)
-    pixels = Pixels(side, side, 2, (side // chosen.cells, side // chosen.cells))
+        return StemViT(side, channels, chosen.stem, task.classes, chosen)
+    pixels = Pixels(side, side, channels, (side // chosen.cells, side // chosen.cells))
     model = zoo.vit(pixels, d=chosen.d, heads=chosen.heads, depth=chosen.depth, labels=task.classes)
     initialise(model, Scaled(), torch.Generator().manual_seed(job.seed))
     return model

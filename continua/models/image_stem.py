@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.functional import conv2d, gelu
+from torch.nn.functional import conv2d, gelu, linear
 
 from continua.axes import Grids, Interval, Midpoint, Product, ProductRule, grid_on
 from continua.checks import looking
 from continua.config import register
 from continua.errors import ConfigError, GridError, ShapeError
-from continua.fields import Parametrisation, Role, Use, kernel_std
+from continua.fields import Parametrisation, Role, Use, kernel, kernel_std
 from continua.fields.role import LIFT, SHIFT
 from continua.models.batch import Batch
 from continua.models.embed import Embedding
@@ -21,29 +21,30 @@ from continua.typing import Float, Tensor
 FIRST = 5  # nodes in each direction that the first kernel sees
 LATER = 3  # nodes in each direction that every further kernel sees
 WINDOW = 0.4  # of the distance of nodes, or of points where these are farther apart
-TAIL = 1e-6  # of the window, three times as wide: it speaks where nothing else is near
+PRIOR = 0.3  # the mass of the zero that every mean has in it: means fade where little was observed near them
 
 
 class ImageStemTables(NamedTuple):
-    """Kernels [d, channels, rows, columns] on the d grid, the later ones with its measure, biases and places."""
+    """Kernels [d, channels, rows, columns] and a map on the d grid, with its measure from the second on; the rest."""
 
     kernels: tuple[Tensor, ...]
     biases: tuple[Tensor, ...]
+    mix: Tensor
     place: Tensor | None
 
 
 @register
 class ImageStem(Embedding):
-    """X(0, t, d) = x_L(t, d) + p(t, d), x_l(t, d) = φ(∫∫ K_l(s − t, d, c) x_(l−1)(s, c) dμ(c) dμ(s) + b_l(d)).
+    """X(0, t) = ∫ M(c) x_L(t, c) dμ(c) + p(t), x_l(t) = φ(∫∫ K_l(s − t, c) x_(l−1)(s, c) dμ(c) dμ(s) + b_l), all in d.
 
-    x_0(s) = ∫ w(s − r) u(r) dμ(r) / ∫ w(s − r) dμ(r) is the local mean of the observed function under a Gaussian window
-    of about a node's width, beside the mass under that window, how much was observed there, and beside mean × mass (a
-    mass up to one), which says nothing where nothing was observed. It is read at ``side`` ×
+    x_0(s) = (1 + ε) ∫ w(s − r) u(r) dμ(r) / (ε + ∫ w(s − r) dμ(r)) is the local mean of the observed function under a
+    Gaussian window of about a node's width, which fades where little was observed, beside the integral alone (divided
+    by a mass above one) and the mass under that window, how much was observed there. It is read at ``side`` ×
     ``side`` nodes of the square wherever the points lie: values [b, n, channels] with a ``grid``, or images
     [b, channels, height, width] at the centres of their pixels, ``observed`` where flags say. Kernels K_l are functions
     of relative position, known at the nodes around zero; layer l answers at every ``strides[l]``-th node of the one
     before. φ is GELU; ``placed`` learns p, a row for each token.
-    Discrete case: ``nn.Conv2d`` with these strides on these three.
+    Discrete case: ``nn.Conv2d`` with these strides on these three, and ``nn.Linear``.
     """
 
     def __init__(
@@ -66,13 +67,14 @@ class ImageStem(Embedding):
         self.tokens = (side // self.stride) ** 2
         self.axis = weights.axes.t
         self.rule = ProductRule((Midpoint(side // self.stride),) * 2)
-        self.told = 2 * channels + 1  # means, means × masses, masses
+        self.told = 2 * channels + 1  # means, integrals, masses
         entries = self.told * FIRST * FIRST
         self.first = weights.table(entries, "d", std=entries**-0.5, role=LIFT)
         many = LATER * LATER * (len(self.strides) - 1)
         std = kernel_std(weights, "c") / LATER
         self.later = weights.table(many, "dc", std=std, role=Role(Use.KERNEL, "c")) if many else None
         self.bias = weights.table(len(self.strides), "d", std=0.02, role=SHIFT)
+        self.mix = kernel(weights, "dc", inputs="c")
         self.place = weights.table(self.tokens, "d", std=0.02) if placed else None
 
     @property
@@ -105,12 +107,9 @@ class ImageStem(Embedding):
         both = torch.cat([torch.where(flags > 0, images, 0.0), flags], 1)
         width = WINDOW * max(1.0, self.side / math.sqrt(math.prod(shape)))
         centres = [_centres(n, images) for n in shape]
-        near, far = (
-            [_window(_centres(self.side, images), x, self.side, w) for x in centres] for w in (width, 3 * width)
-        )
+        rows, columns = (_window(_centres(self.side, images), x, self.side, width) for x in centres)
         area = self.side**2 / math.prod(shape)
-        here = area * (near[0] @ both @ near[1].mT)
-        return self._mean(here, here + TAIL * area * (far[0] @ both @ far[1].mT), width)
+        return self._means(area * (rows @ both @ columns.mT), width)
 
     def _of_points(self, values: Tensor, batch: Batch) -> Float[Tensor, "b c n n"]:
         """The windows of all nodes and points."""
@@ -127,22 +126,17 @@ class ImageStem(Embedding):
         area = grid.weights * self.side**2  # in cells of nodes
         width = WINDOW * (area.sum() / (area > 0).sum()).sqrt().clamp_min(1.0)
         line = _centres(self.side, values)
-        kernels = []
-        for w in (width, 3 * width):
-            rows, columns = (_window(line, x, self.side, w) for x in grid.nodes.to(values).unbind(-1))  # [*b, side, n]
-            kernels.append((rows[..., :, None, :] * columns[..., None, :, :]).flatten(-3, -2) * area[..., None, :])
+        rows, columns = (_window(line, x, self.side, width) for x in grid.nodes.to(values).unbind(-1))  # [*b, side, n]
+        window = (rows[..., :, None, :] * columns[..., None, :, :]).flatten(-3, -2) * area[..., None, :]
         both = torch.cat([values, torch.ones_like(values[..., :1])], -1)
         both = torch.where(grid.observed[..., None], both, 0.0)
-        near, far = (kernel @ both for kernel in kernels)
-        near, all_ = (part.mT.unflatten(-1, (self.side, self.side)) for part in (near, near + TAIL * far))
-        return self._mean(near, all_, width)
+        return self._means((window @ both).mT.unflatten(-1, (self.side, self.side)), width)
 
     @staticmethod
-    def _mean(near: Tensor, all_: Tensor, width: Any) -> Tensor:
-        """Means, these times masses, and the mass of the narrow window: one where everything was observed."""
-        mean = all_[:, :-1] / all_[:, -1:]
-        mass = near[:, -1:] / (2 * math.pi * width**2)
-        return torch.cat([mean, mean * mass.clamp(max=1.0), mass], 1)
+    def _means(sums: Float[Tensor, "b c n n"], width: Any) -> Float[Tensor, "b c n n"]:
+        """Means, integrals, and the mass of the window: one where everything was observed."""
+        integrals, mass = (sums / (2 * math.pi * width**2)).tensor_split([-1], 1)
+        return torch.cat([(1 + PRIOR) * integrals / (mass + PRIOR), integrals / mass.clamp_min(1.0), mass], 1)
 
     def _check_channels(self, got: int, shape: list[int]) -> None:
         if got != self.channels:
@@ -163,8 +157,10 @@ class ImageStem(Embedding):
             later = self.later.on(d=d, c=d)  # [(l rows columns), d, c]
             later = later if d.is_unit else later * d.weights.to(later)
             kernels += [part.permute(1, 2, 0).unflatten(-1, (LATER, LATER)) for part in later.split(LATER * LATER)]
+        mix = self.mix.on(d=d, c=d)
+        mix = mix if d.is_unit else mix * d.weights.to(mix)
         place = None if self.place is None else self.place.on(d=d)
-        return ImageStemTables(tuple(kernels), tuple(self.bias.on(d=d).unbind(0)), place)
+        return ImageStemTables(tuple(kernels), tuple(self.bias.on(d=d).unbind(0)), mix, place)
 
     def forward(self, batch: Batch, grids: Grids, read: ImageStemTables | None = None) -> Tensor:
         """Convolve means and masses."""
@@ -177,9 +173,9 @@ class ImageStem(Embedding):
         tables = self.read(grids) if read is None else read
         x = values.to(tables.kernels[0]).unflatten(2, (self.stride, self.stride, -1)).unflatten(1, (few, few))
         x = x.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)  # [b, c, side, side]
-        for kernel, bias, stride in zip(tables.kernels, tables.biases, self.strides, strict=True):
-            x = gelu(conv2d(x, kernel, bias, stride=stride, padding=kernel.shape[-1] // 2))
-        x = x.flatten(2).mT
+        for own, bias, stride in zip(tables.kernels, tables.biases, self.strides, strict=True):
+            x = gelu(conv2d(x, own, bias, stride=stride, padding=own.shape[-1] // 2))
+        x = linear(x.flatten(2).mT, tables.mix)  # [b, t, d]
         return x if tables.place is None else x + tables.place
 
 

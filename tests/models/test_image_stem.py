@@ -7,6 +7,7 @@ from torch.nn.functional import conv2d, gelu
 from continua.data.images import observed_pixels, point_sets
 from continua.errors import ConfigError, GridError, ShapeError
 from continua.models import Batch, zoo
+from continua.models.image_stem import PRIOR
 from continua.tasks.images import Images
 from tests.measure import random
 
@@ -17,19 +18,19 @@ def model():
 
 
 def laid(model, batch: Batch) -> torch.Tensor:
-    """Means, means × masses and masses at the nodes [b, 3, 8, 8]."""
+    """Means, integrals and masses at the nodes [b, 3, 8, 8]."""
     tokens = model.embed.lay(batch).values
     return tokens.unflatten(2, (4, 4, 3)).unflatten(1, (2, 2)).permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
 
 
 @pytest.mark.spec("B6", "M5")
-def test_it_is_two_convolutions_of_the_means(model) -> None:
+def test_it_is_two_convolutions_of_the_means_and_a_map(model) -> None:
     batch, grids = model.prepare(Batch(random(2, 1, 8, 8)), model.structure())
     tables = model.embed.read(grids)
     x = laid(model, Batch(random(2, 1, 8, 8)))
     x = gelu(conv2d(x, tables.kernels[0], tables.biases[0], stride=2, padding=2))
     x = gelu(conv2d(x, tables.kernels[1], tables.biases[1], stride=2, padding=1)).flatten(2).mT
-    assert torch.allclose(model.embed(batch, grids), x + tables.place, atol=1e-12)
+    assert torch.allclose(model.embed(batch, grids), x @ tables.mix.mT + tables.place, atol=1e-12)
 
 
 @pytest.mark.spec("B6")
@@ -47,14 +48,27 @@ def test_pixels_with_flags_are_the_points_that_are_there(model) -> None:
 
 @pytest.mark.spec("B6", "M10")
 def test_constant_images_are_constant_at_every_size(model) -> None:
-    """A mean of a constant is that constant, whatever is missing; its mass is about one where all is there."""
+    """Where all is there the mass is about one and means are that constant; where half is, these hang on masses."""
     flags = observed_pixels(1, 256, 0.7, torch.Generator().manual_seed(1))
     for side, observed in ((4, None), (8, None), (16, None), (16, flags)):
         found = laid(model, Batch(torch.full((1, 1, side, side), 0.7, dtype=torch.float64), observed=observed))
-        assert torch.allclose(found[:, 0], torch.full_like(found[:, 0], 0.7), atol=1e-9)
-        assert torch.allclose(found[:, 1], 0.7 * found[:, 2].clamp(max=1.0), atol=1e-9)
-        inner = found[0, 2, 2:6, 2:6]
+        mean, integral, mass = found.unbind(1)
+        assert torch.allclose(mean, 0.7 * mass * (1 + PRIOR) / (mass + PRIOR), atol=1e-9)
+        assert torch.allclose(integral, 0.7 * mass.clamp(max=1.0), atol=1e-9)
+        inner = mass[0, 2:6, 2:6]
         assert bool(((inner - 1).abs() < 0.2).all()) == (observed is None)
+        if observed is None:
+            assert float((mean[0, 2:6, 2:6] / 0.7 - 1).abs().max()) < 0.06  # where masses are off by up to 0.2
+
+
+@pytest.mark.spec("B6")
+def test_a_mean_fades_far_from_what_was_observed(model) -> None:
+    """One pixel says nothing about the other end of the image, and nearly all about its own place."""
+    flags = torch.zeros(64, dtype=torch.bool)
+    flags[0] = True
+    mean = laid(model, Batch(torch.full((1, 1, 8, 8), 0.7, dtype=torch.float64), observed=flags))[0, 0]
+    assert torch.allclose(mean[0, 0], torch.tensor(0.7, dtype=torch.float64), rtol=0.1)
+    assert float(mean[4:, 4:].abs().max()) < 1e-6
 
 
 @pytest.mark.spec("B6", "U5")
