@@ -3,6 +3,7 @@
     python benchmarks/finetune.py                # about five minutes on one core
     python benchmarks/finetune.py --only Llama   # shapes whose names begin so; their rows are replaced
     python benchmarks/finetune.py --split        # where the time of a step goes; nothing is written
+    python benchmarks/finetune.py --split --mkl  # the same with every product by MKL, as torch does by itself
 
 Three shapes of about five million parameters with random weights, eight texts of 256 tokens: a BERT that classifies,
 a GPT-2 and a Llama that predict tokens. A step is what ``ct.fit`` does: forward, loss, backward, clipping, AdamW;
@@ -34,7 +35,7 @@ from torch.nn.functional import cross_entropy
 
 import continua as ct
 from continua.models import save_lora
-from continua.operators import Attention, Pointwise
+from continua.operators import Attention, Pointwise, products
 from continua.optim import ByRole, Optimisers, clip
 
 RANK = 8
@@ -201,6 +202,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=17, help="interleaved rounds for each shape")
     parser.add_argument("--only", nargs="*", default=[""], help="the shapes whose names begin so")
     parser.add_argument("--split", action="store_true", help="print where the time of a step goes, and write nothing")
+    parser.add_argument("--mkl", action="store_true", help="with --split: products never go through oneDNN")
     parser.add_argument("--shorter", action="store_true", help="the rows of 16 texts of 128 tokens alone")
     parser.add_argument("--quick", action="store_true", help="two rounds; the result stays as it is")
     options = parser.parse_args()
@@ -209,6 +211,7 @@ def main() -> int:
     console = Console(width=120)
     chosen = [shape for shape in SHAPES if shape.name.startswith(tuple(options.only))]
     if options.split:
+        products.TOKENS = 2**62 if options.mkl else products.TOKENS
         for shape in chosen:
             console.print(split(shape))
         return 0
