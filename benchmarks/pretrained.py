@@ -44,6 +44,7 @@ from torch import Tensor
 import continua as ct
 from continua.convert import best_profile
 from continua.data import sentences
+from continua.fields import RefitRanks
 from continua.tasks import Retrieval
 from tools import real_models
 
@@ -68,9 +69,9 @@ def batch_of(tokens: Tokens) -> ct.Batch:
     return ct.Batch(tokens.ids, observed=tokens.there)
 
 
-def elastic(folder: Path, batches: Sequence[Tokens]) -> Any:
+def elastic(folder: Path, batches: Sequence[Tokens], ranks: RefitRanks | None = None) -> Any:
     """Ours: any pretrained model, calibrated."""
-    return ct.elastic(ct.from_hf(folder), calibrate=[batch_of(one) for one in batches])
+    return ct.elastic(ct.from_hf(folder), calibrate=[batch_of(one) for one in batches], ranks=ranks)
 
 
 def our_states(model: Any, **sizes: int) -> States:
