@@ -20,6 +20,10 @@ NAME = "pretend"
 class Pretended(_DummyBackendModule):
     """What ``torch.pretend`` answers; ``torch.random.fork_rng`` asks every device for the state of its generator."""
 
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        """Asked by ``torch.utils.checkpoint``, which takes the last device that was registered for the usual one."""
+        return [torch.bfloat16, torch.float16]
+
     def get_rng_state(self, device: int | torch.device = 0) -> Tensor:
         return torch.empty(0, dtype=torch.uint8)
 

@@ -347,7 +347,12 @@ def test_without_gradients_there_is_nothing_to_go_back_through() -> None:
 @TORCHS_OWN
 @pytest.mark.parametrize(
     ("control", "adjoint"),
-    [(Adaptive(), Direct()), (Fixed(3), Recompute()), (Adaptive(), Checkpoint(2)), (Fixed(3), Reversible())],
+    [
+        (Adaptive(), Checkpoint(2)),
+        (Fixed(3), Reversible()),
+        pytest.param(Adaptive(), Direct(), marks=pytest.mark.slow(reason="the search of the first")),
+        pytest.param(Fixed(3), Recompute(), marks=pytest.mark.slow(reason="hand-written as the second")),
+    ],
     ids=str,
 )
 def test_beside_graphs_everything_runs(control, adjoint) -> None:
