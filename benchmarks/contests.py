@@ -28,6 +28,15 @@ def keep(path: Path, key: str, found: Any) -> None:
         file.write(json.dumps({"key": key, "found": found}, ensure_ascii=False) + "\n")
 
 
+def once(path: Path, key: str, run: Callable[[], Mapping[str, float]]) -> None:
+    """Run what is not kept yet, write it down, and print it."""
+    if key in kept(path):
+        return
+    found = run()
+    keep(path, key, found)
+    print(f"{key}: " + ", ".join(f"{name} {value:.4g}" for name, value in found.items()), flush=True)
+
+
 def stepping(model: Any, optimiser: Any, task: Any, seed: int) -> Step:
     """A training step of ours, its example drawn by the number of the step."""
 

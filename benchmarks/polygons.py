@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import polygons_peers as peers
 import torch
 from common import RESULTS, Row, environment, write
-from contests import Step, factor, keep, kept, seconds_each, stepping
+from contests import Step, factor, keep, kept, once, seconds_each, stepping
 
 from continua.axes import Grid
 from continua.data.mesh_features import ELASTICITY, POISSON, Equation
@@ -187,15 +187,8 @@ def compete(contest: Contest, seeds: int, path: Path, quick: bool, only: list[st
 
 def attempt(contest: Contest, path: Path, name: str, rate: int, seed: int, price: float) -> None:
     """One run, unless it is kept."""
-    key = key_of(contest, name, rate, seed)
-    if key in kept(path):
-        return
     steps = max(10, round(contest.seconds / price))
-    start = time.monotonic()
-    found = run(contest, name, rate, seed, steps) | {"steps": steps}
-    keep(path, key, found)
-    said = ", ".join(f"{k} {v:.4f}" for k, v in list(found.items())[:3])
-    print(f"{key}: {said}  {steps} steps, {time.monotonic() - start:.0f} s", flush=True)
+    once(path, key_of(contest, name, rate, seed), lambda: run(contest, name, rate, seed, steps) | {"steps": steps})
 
 
 def finished(contest: Contest, seeds: int, path: Path) -> dict[str, list[dict[str, Any]]]:

@@ -9,8 +9,8 @@ clusters, and with a quarter of the circle missing; errors are those over the wh
 exact solver run on the input kriged from the same points with the true covariance: who knows the equation and the
 prior, and nothing more, makes that error. Peers get that kriged input too. Ours has a spectrum learned from the
 training functions. Darcy (two materials) is learned on 29² nodes and asked from 1,000 random points, beside Transolver
-and FLARE, which take points as they are. Learning rates are chosen in trials of a minute.
-Loss, optimiser, schedule and learning rates are those of ``aliasing.py``. Finished runs are kept.
+and FLARE, which take points as they are. Loss, optimiser, schedule and the two learning rates are those of
+``aliasing.py``; trials of a minute choose between the rates. Finished runs are kept.
 """
 
 import argparse
@@ -31,7 +31,7 @@ import aliasing_peers as peers
 import torch
 from aliasing import RATES
 from common import RESULTS, Row, environment, write
-from contests import Step, factor, keep, kept, seconds_each, stepping
+from contests import Step, factor, keep, kept, once, seconds_each, stepping
 
 from continua.axes import Samples, at
 from continua.data.burgers import burgers
@@ -270,12 +270,8 @@ def compete(contest: Contest, seeds: int, rates: list[int], path: Path, rounds: 
 
 def attempt(contest: Contest, path: Path, name: str, rate: int, seed: int, price: float) -> None:
     """One run, unless it is kept."""
-    key = key_of(contest, name, rate, seed)
-    if key in kept(path):
-        return
-    found = run(contest, name, rate, seed, max(4, round(contest.seconds / price)))
-    keep(path, key, found)
-    print(f"{key}: " + ", ".join(f"{k} {v:.4f}" for k, v in found.items()), flush=True)
+    steps = max(4, round(contest.seconds / price))
+    once(path, key_of(contest, name, rate, seed), lambda: run(contest, name, rate, seed, steps))
 
 
 def table(contest: Contest, path: Path) -> list[Row]:

@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import polygons_peers as peers
 import torch
 from common import RESULTS, Row, environment, interleaved, write
-from contests import Step, factor, keep, kept, seconds_each, stepping
+from contests import Step, factor, keep, kept, once, seconds_each, stepping
 from polygons import OURS, RATES
 
 from continua.axes import Grid
@@ -142,13 +142,10 @@ def compete(contest: Contest, seeds: int, path: Path, only: list[str]) -> None:
     print("CPU milliseconds a step: " + ", ".join(f"{k} {1e3 * v:.1f}" for k, v in cost.items()), flush=True)
     for seed in range(seeds):
         for name in MODELS:
-            key = key_of(contest, name, seed)
-            if name not in only or key in kept(path):
+            if name not in only:
                 continue
             steps = max(10, round(contest.seconds / cost[name]))
-            found = run(contest, name, seed, steps)
-            keep(path, key, found)
-            print(f"{key}: " + ", ".join(f"{k} {v:.4g}" for k, v in found.items()), flush=True)
+            once(path, key_of(contest, name, seed), partial(run, contest, name, seed, steps))
     if TIME in only and TIME not in kept(path):
         keep(path, TIME, times(contest, SIZES[:2] if contest is QUICK else SIZES, 5))
 
