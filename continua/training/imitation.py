@@ -29,21 +29,25 @@ class Walk:
 
 @dataclass(frozen=True)
 class Study:
-    """One lesson: the ``example`` of its rows, the native answers there (``teacher``), and the size, ``at``.
+    """One lesson: the ``example`` of its rows, what the native size answers there (``native``), and the size, ``at``.
 
     ``answer()`` is what the model answers at this size; whoever needs more asks ``model``. An imitation that
-    ``looks_inside`` gets the states behind all steps, too: those of the native size (``native``) and of this one
-    (``walk()``).
+    ``looks_inside`` gets the states behind all steps, too: those of the native size are in ``native``, those of this
+    one in ``walk()``.
     """
 
     model: Any
     task: Task
     example: Example
-    teacher: Tensor
+    native: Walk
     at: Discretisation
     answer: Callable[[], Tensor]
-    native: Walk | None = None
     walk: Callable[[], Walk] | None = None
+
+    @property
+    def teacher(self) -> Tensor:
+        """The native answers."""
+        return self.native.answer
 
 
 @runtime_checkable
@@ -139,7 +143,7 @@ class StateImitation:
         found = walk.answer
         apart = 1 - cosine_similarity(pooled(found, there), pooled(wanted, there), dim=-1)
         total = (_lost(found, wanted, there) + apart).sum()
-        pairs = [] if study.native is None else _at_the_same_depths(walk, study.native)
+        pairs = _at_the_same_depths(walk, study.native)
         if not pairs:
             return total
         lost = [_lost(own, shared_coordinates(study.model, study.at, other), there).sum() for own, other in pairs]

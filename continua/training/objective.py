@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -96,7 +96,7 @@ class Objective(nn.Module):
         Where tokens are in parts, their answers are brought together, and each process has an equal share.
         """
         teacher = brought_together(native.answer.detach(), example, self.tokens)
-        states = [brought_together(x.detach(), example, self.tokens) for x in native.x if self._looks_inside]
+        states = [brought_together(x.detach(), example, self.tokens) for x in native.x]
         total = teacher.new_zeros(())
         for lesson in self.lessons:
             rows = block(len(teacher), lesson)
@@ -107,10 +107,8 @@ class Objective(nn.Module):
                 first = slice(0, lesson.tokens)
                 part = Walk(part.answer[:, first], part.z, tuple(x[:, first] for x in part.x))
             answer = partial(self._answer, own, lesson.at)
-            study = Study(self.model, self.task, own, part.answer, lesson.at, answer)
-            if self._looks_inside:
-                study = replace(study, native=part, walk=partial(self._walk, own, lesson.at))
-            total = total + elastic.teaching.loss(study)
+            walk = partial(self._walk, own, lesson.at) if self._looks_inside else None
+            total = total + elastic.teaching.loss(Study(self.model, self.task, own, part, lesson.at, answer, walk))
         parts = sum(1 / lesson.parts for lesson in self.lessons)
         shares = 1 if self.tokens is None else int(self.tokens.mesh.size())
         return total * (elastic.weight / (whole.count * parts * shares))

@@ -20,6 +20,7 @@ from continua.operators.correction import corrections_of
 from continua.tasks import Example, Sentences, Unlabelled
 from continua.tasks.sentences import shared_coordinates
 from continua.training import Elastic, Lesson, Objective, Run, StateImitation, Study, Whole
+from continua.training.imitation import Walk
 from tests.measure import EXACT, gap
 from tests.refusals import refused
 
@@ -253,7 +254,7 @@ def test_states_are_imitated_token_by_token() -> None:
     teacher = torch.randn(2, 5, 16, dtype=torch.float64)
     answer = torch.randn(2, 5, 16, dtype=torch.float64)
     task = Sentences((example.batch,), (example.batch,))
-    study = Study(model, task, example, teacher, model.native, lambda: answer)
+    study = Study(model, task, example, Walk(teacher), model.native, lambda: answer)
     wanted = 0.0
     for text, count in ((0, 5), (1, 3)):
         ours = answer[text, :count]
