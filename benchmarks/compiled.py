@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import depth
+import depth_case as depth
 import torch
 import torch.nn.functional as F
 from common import Estimate, Row, cpu_seconds, environment, estimate, interleaved, peak_bytes, ratio, row, write
@@ -29,7 +29,7 @@ from special_case import SHAPE, hugging_face
 from torch import Tensor, nn
 
 import continua as ct
-from continua.flow import RK4, Dopri5, Fixed, solve
+from continua.flow import RK4, Adaptive, Dopri5, Fixed, solve
 from continua.flow.vectorfield import read_at
 from continua.models import zoo
 from continua.models.generate import decoding_step
@@ -237,7 +237,7 @@ def solver_rows(size: Any, rounds: int, whole: float, searched: float) -> list[R
     whole_engine = compiled(engine)
 
     def search() -> int:
-        control = depth.Adaptive(rtol=1e-4)
+        control = Adaptive(rtol=1e-4)
         path = solve(lambda z, x, _: quick(x), x, depth.SPAN, solver=Dopri5(), control=control)
         return int(path.stats["evaluations"])
 
