@@ -1,4 +1,4 @@
-"""Commands that train a model one has. Nothing heavy is imported before one runs."""
+"""Commands that train models and look after their runs. Nothing heavy is imported before one runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,6 +6,80 @@ from typing import Annotated
 import typer
 
 from continua.cli.options import Device, Threads, ready
+
+
+def recipes(
+    recipe: Annotated[str, typer.Argument(help="One of them, or FILE.py:FUNCTION: list its settings.")] = "",
+) -> None:
+    """List the recipes, or the settings of one with their defaults, ranges and meanings."""
+    from continua.cli.recipes import run
+
+    run(recipe)
+
+
+def fit(
+    context: typer.Context,
+    recipe: Annotated[
+        str,
+        typer.Argument(help="A shipped recipe (text, elastic, burgers, darcy, navier-stokes, …), or FILE.py:FUNCTION."),
+    ] = "",
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting, for example --set steps=500. May be repeated.")
+    ] = None,
+    text: Annotated[Path | None, typer.Option(help="Train on this text file (recipes text and cheatsheet).")] = None,
+    at: Annotated[
+        str, typer.Option(help="Compute the loss on these sizes instead of the native ones, for example d=64,z=3.")
+    ] = "",
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--folder", "--run", help="The run folder. By default runs/RECIPE. (torchrun takes --run for its own.)"
+        ),
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run.")] = None,
+    compiles: Annotated[
+        bool, typer.Option("--compile", help="Compile the model, forward and backward (torch.compile).")
+    ] = False,
+    *,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings from a TOML or YAML file; --set counts after it.")
+    ] = None,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Check settings, say what would happen, write nothing.")
+    ] = False,
+    helps: Annotated[bool, typer.Option("--help", help="Show this message; with a RECIPE its settings too.")] = False,
+    device: Device = "auto",
+    threads: Threads = None,
+    again: Annotated[
+        str, typer.Option(help="Where the folder has a run already: resume goes on, anew replaces it, ask asks.")
+    ] = "",
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run the recipe file that the run names, and read the paths it names.")
+    ] = False,
+    parts: Annotated[int | None, typer.Option("--shard-tokens", help="Processes that share a sample's tokens.")] = None,
+) -> None:
+    """Train a recipe, or go on with a run. It can be stopped at any moment and resumed with nothing lost.
+
+    Exit codes: 0 done, 130 interrupted (Ctrl-C or SIGTERM; saved), 3 the last state could not be kept.
+    """
+    if helps:
+        _help(context, recipe)
+        return
+    from continua.cli.fit import Options
+    from continua.cli.fit import run as go
+
+    place = ready(device, threads)
+    options = Options(again, trust, config, dry, parts)
+    go(recipe, change or [], text, at, folder, resume, compiles, place, options=options)
+
+
+def _help(context: typer.Context, recipe: str) -> None:
+    """The usual help of a command; with a recipe its settings too."""
+    typer.echo(context.get_help())
+    if recipe:
+        from continua.cli.recipes import run as list_settings
+
+        list_settings(recipe)
 
 
 def finetune(
@@ -40,3 +114,23 @@ def finetune(
     from continua.cli.finetune import run as go
 
     go(folder, data, Wishes(text, label, lora, steps, batch, lr, context, seed), place, out, ready(device, threads))
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(help="The folder that holds them.")] = Path("runs"),
+) -> None:
+    """List the runs in a folder: recipe, steps, best held-out loss, when, size and state."""
+    from continua.cli.runs import run as go
+
+    go(folder)
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(help="A run.")],
+    second: Annotated[Path, typer.Argument(help="Another run.")],
+    out: Annotated[Path | None, typer.Option(help="The picture. By default runs/compare/FIRST-SECOND.png.")] = None,
+) -> None:
+    """Say how two runs differ: their settings, their losses, and a picture of both."""
+    from continua.cli.runs import compare as go
+
+    go(first, second, out)

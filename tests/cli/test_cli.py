@@ -27,6 +27,16 @@ def test_help_explains_the_commands_without_importing_torch():
     assert "inspect" in done.stdout
 
 
+def test_help_shows_every_command_in_a_panel_of_its_kind():
+    shown = RUN.invoke(app, ["--help"], env={"COLUMNS": "100"}).output
+    panels = ("Begin", "Train", "Other sizes", "Use", "Look inside", "Ship")
+    places = [shown.index(f"─ {panel} ─") for panel in panels]
+    assert places == sorted(places)
+    assert "─ Commands ─" not in shown
+    for name in get_command(app).commands:
+        assert f"│ {name} " in shown[places[0] :]
+
+
 @pytest.mark.parametrize(
     "words", [["--help"], [], ["nonsense"], ["fti"], ["fit", "--help"], ["simulate"], ["data", "build"]]
 )
