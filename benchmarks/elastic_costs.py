@@ -25,7 +25,7 @@ from common import RESULTS, Row, environment, estimate, interleaved, row, write
 from elastic_jobs import LONGER, SIZES, STEPS, USUAL, Job, Laws, laws, model_of, optimiser_of, prepared, task_of
 from elastic_schedules import SCHEDULES, Schedule
 
-from continua.axes import at
+from continua.axes import Discretisation, at
 from continua.convert import elastic
 from continua.recipes.elastic import afterwards, corrected, lessons
 from continua.training import Growth, Progress, Stage, fit
@@ -37,6 +37,7 @@ BESIDE = {parts: f"native, with a lesson on 1/{parts} of the batch" for parts in
 ALONE = "native, without a lesson"
 QUARTER, AFTERWARDS = "afterwards, a quarter of all", "afterwards, the sizes of the recipe"
 BY_ITSELF, APART = f"{QUARTER} apart", f"{AFTERWARDS}, a quarter of all apart"
+FEWER = ", on half of the batch"  # of what goes before
 OVER = f", over {PLAIN}"  # ends the names of rows that are steps
 FIRST = 2  # steps that are not counted
 
@@ -58,12 +59,16 @@ def kinds(models: "Models", few: int) -> dict[str, Kind]:
         raise SystemExit("the recipe neither grows nor corrects: there is nothing to time")
     smallest = (at(d=32, h=1, z=1),)
     own = models.elastic
-    stages = {COARSE: usual.grow.stages[-2], HALVES: usual.grow.stages[-1]}
+    stages = {COARSE: usual.grow.stages[0], HALVES: usual.grow.stages[1]}
     made = {PLAIN: Kind(models.plain, Laws(), few), ALONE: Kind(own, Laws(), few)}
-    made |= {
-        name: Kind(own, Laws(grow=Growth((Stage(stage.sizes, 0.999),))), few + 1) for name, stage in stages.items()
-    }
-    made |= {BESIDE[parts]: Kind(own, Laws(lessons(replace(USUAL, parts=parts))), 2 * few) for parts in PARTS}
+    for fewer, share in (("", 1.0), (FEWER, 0.5)):
+        made |= {
+            name + fewer: Kind(own, Laws(grow=only(stage.sizes, share)), few + 1) for name, stage in stages.items()
+        }
+    taught = {parts: lessons(replace(USUAL, parts=parts)) for parts in PARTS}
+    made |= {BESIDE[parts]: Kind(own, Laws(taught[parts]), 2 * few) for parts in PARTS}
+    made[PLAIN + FEWER] = Kind(models.plain, Laws(grow=only((at(),), 0.5)), few)
+    made |= {BESIDE[parts] + FEWER: Kind(own, Laws(taught[parts], only((at(),), 0.5)), 2 * few) for parts in PARTS[:3]}
     for model, all_sizes, quarter, law in (
         (own, AFTERWARDS, QUARTER, usual.afterwards),
         (models.apart, APART, BY_ITSELF, later),
@@ -72,6 +77,11 @@ def kinds(models: "Models", few: int) -> dict[str, Kind]:
         made[quarter] = Kind(model, Laws(afterwards=replace(longer, sizes=smallest)), 1)
         made[all_sizes] = Kind(model, Laws(afterwards=longer), 1)
     return made
+
+
+def only(sizes: tuple[Discretisation, ...], share: float) -> Growth:
+    """A growth that stays on these sizes, and a share of each batch."""
+    return Growth((Stage(sizes, 0.999, batch=share),))
 
 
 @dataclass(frozen=True)
@@ -128,11 +138,17 @@ def whole(shares: dict[str, float], schedule: Schedule) -> float:
     """A training over 800 plain steps."""
     own = schedule.settings
     begins = max(own.start, own.half)
+    few = max(own.few, own.half)  # until here steps have a part of their batch
+    fewer = FEWER if own.examples < 1 else ""
+    if own.examples not in (0.5, 1.0):
+        raise SystemExit(f"steps on {own.examples:g} of the batch are not timed")
     spent = {
-        COARSE: own.coarse,
-        HALVES: own.half - own.coarse,
-        ALONE: begins - own.half,
-        BESIDE[own.parts]: 1 - begins,
+        COARSE + fewer: own.coarse,
+        HALVES + fewer: own.half - own.coarse,
+        PLAIN + FEWER: min(begins, few) - own.half,
+        ALONE: max(begins - few, 0.0),
+        BESIDE[own.parts] + FEWER: max(few - begins, 0.0),
+        BESIDE[own.parts]: 1 - max(begins, few),
         APART if own.apart else AFTERWARDS: own.below if schedule.ends else 0.0,
     }
     return sum(share * shares[name] for name, share in spent.items()) * schedule.steps / STEPS

@@ -21,12 +21,26 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from common import RESULTS, Row, environment, write
-from elastic_jobs import EVERY, LONGER, NEW, SIZES, STEPS, USUAL, WINDOWS, finished, model_of, optimiser_of, task_of
+from elastic_jobs import (
+    EVERY,
+    LONGER,
+    NEW,
+    SIZES,
+    STEPS,
+    USUAL,
+    WINDOWS,
+    best_factors,
+    finished,
+    model_of,
+    optimiser_of,
+    task_of,
+)  # fmt: skip
 from elastic_table import BOUNDS, FINER_BOUNDS, Table, against, percent
 
+from continua.axes import at
 from continua.convert import elastic
 from continua.recipes.elastic import ElasticSettings, afterwards, corrected, growth, lessons
-from continua.training import fit
+from continua.training import Growth, Stage, fit
 from continua.training.sizes import native_sizes
 
 SEED = 0
@@ -43,28 +57,55 @@ class Schedule:
     ends: bool = True
 
 
+FIRST = replace(USUAL, few=0.0, examples=1.0, below=1.0, apart=False)  # what the recipe was when this began
 SCHEDULES = {
     "1,100 steps, lessons on a quarter of the batch, half as many afterwards": Schedule(
-        1100, replace(USUAL, parts=4, below=0.5)
+        1100, replace(FIRST, parts=4, below=0.5)
     ),
     "1,250 steps, 40 % of them coarse, lessons from 50 % on, none afterwards": Schedule(
-        1250, replace(USUAL, half=0.4, start=0.5), ends=False
+        1250, replace(FIRST, half=0.4, start=0.5), ends=False
     ),
     "1,275 steps, lessons on a quarter of the batch, none afterwards": Schedule(
-        1275, replace(USUAL, parts=4), ends=False
+        1275, replace(FIRST, parts=4), ends=False
     ),
     "1,275 steps, quarter-batch lessons of weight 1, half as many afterwards, a quarter of all apart": Schedule(
-        1275, replace(USUAL, parts=4, share=1.0, below=0.5, apart=True)
+        1275, replace(FIRST, parts=4, share=1.0, below=0.5, apart=True)
     ),
     "the recipe, half as many afterwards, a quarter of all apart": Schedule(
-        LONGER, replace(USUAL, below=0.5, apart=True)
+        LONGER, replace(FIRST, below=0.5, apart=True)
     ),
 }
+
+PLAINLY = {  # the same saving for plain training of the native size
+    "plain training, half of each batch until 55 % of its steps": Growth((Stage((at(),), 0.55, batch=0.5),)),
+}
+
+
+def work_plainly(name: str, shorter: int) -> dict[str, Any]:
+    """Train the native size alone, as separate models are, and measure it."""
+    task = replace(task_of(), limit=WINDOWS)
+    model = model_of(SIZES["native"], task.tokens.size, SEED)
+    factor = best_factors(finished(RESULTS / "elastic-runs.jsonl"), STEPS, muon=True)["native"]
+    steps = STEPS // shorter
+    start = time.process_time()
+    fit(
+        model,
+        replace(task, limit=1),
+        optimiser=optimiser_of(muon=True, factor=factor),
+        steps=steps,
+        seed=SEED,
+        evaluate_every=steps,
+        grow=PLAINLY[name],
+    )
+    spent = time.process_time() - start
+    return {"schedule": name, "cpu": spent, "losses": {"native": task.evaluate(model.eval()).main}}
 
 
 def work(name: str, shorter: int) -> dict[str, Any]:
     """Train by a schedule, and measure the sizes that are held to something."""
     torch.set_num_threads(1)
+    if name in PLAINLY:
+        return work_plainly(name, shorter)
     chosen = SCHEDULES[name]
     own = chosen.settings
     task = replace(task_of(), limit=WINDOWS)
@@ -93,15 +134,15 @@ def work(name: str, shorter: int) -> dict[str, Any]:
 def rows_of(line: dict[str, Any], apart: Table) -> list[Row]:
     """Each size of a schedule; a quarter of all is no model where nothing learns afterwards."""
     name, losses = line["schedule"], line["losses"]
+    if name in PLAINLY:
+        own, theirs = [losses["native"]], [apart.apart("native")[SEED]]
+        return [percent(f"{name}: native", own, theirs, None, against(own, theirs))]
     known = [size for size in BOUNDS if SCHEDULES[name].ends or size != "a quarter of all"]
     known += [size for size in FAR if SCHEDULES[name].ends and size in losses]
-    theirs = {size: apart.apart(size)[SEED] for size in known}
-    rows = [
-        percent(
-            f"{name}: {size}", [losses[size]], [theirs[size]], BOUNDS.get(size), against([losses[size]], [theirs[size]])
-        )
-        for size in known
-    ]
+    rows = []
+    for size in known:
+        own, theirs = [losses[size]], [apart.apart(size)[SEED]]
+        rows.append(percent(f"{name}: {size}", own, theirs, BOUNDS.get(size), against(own, theirs)))
     native = losses["native"]
     return [*rows, percent(f"{name}: {DEEP}, against native", [losses[DEEP]], [native], FINER_BOUNDS[DEEP],
                            against([losses[DEEP]], [native]))]  # fmt: skip
@@ -110,7 +151,7 @@ def rows_of(line: dict[str, Any], apart: Table) -> list[Row]:
 def run_missing(path: Path, shorter: int) -> list[dict[str, Any]]:
     """Each schedule in a process of its own; finished ones are kept."""
     done = {line["schedule"] for line in finished(path)}
-    for name in [name for name in SCHEDULES if name not in done]:
+    for name in [name for name in (*SCHEDULES, *PLAINLY) if name not in done]:
         command = [sys.executable, __file__, "--job", json.dumps([name, shorter])]
         told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
         with path.open("a") as kept:

@@ -15,12 +15,13 @@ from continua.models import GPT2Init, initialise
 from continua.optim import AdamW, ByRole, Muon
 from continua.recipes.recipe import Bundle, shipped
 from continua.recipes.text import TextSettings, text
-from continua.settings import Count, NonNegative, PartialShare, Share, checked
+from continua.settings import Count, NonNegative, PartialShare, Share, SomeShare, checked
 from continua.training import Afterwards, Elastic, Growth, Stage
 from continua.training.sizes import native_sizes
 
 RANKS = {"d": 3 / 16, "h": 1 / 16, "z": 3 / 32, "a": 1 / 4, "f": 0.0}  # of corrections, as shares of the width
-SMALLEST, APART = 28, 58  # how often a quarter of everything is listed beside the other sizes below half
+SMALLEST = 28  # how often a quarter of everything is listed beside the other sizes below half
+APART = 58  # the same where it has kernels of its own
 QUARTER_RATE = 0.5  # of the learning rates: a weight of a quarter of everything counts for many
 
 
@@ -32,11 +33,12 @@ class ElasticSettings(TextSettings):
     ``matrix_lr`` is the learning rate of Muon, which trains the kernels; 0 leaves them to AdamW. ``quarter``,
     ``coarse`` and ``half`` are shares of all steps: until the first a quarter of everything is trained, until the
     second half of everything, until the third half of the width or half of the depth in turn, then the native size
-    with lessons for others; three zeros do not grow. ``draws``, ``parts``, ``start``, ``deep``, ``joined``,
-    ``quarters`` and ``share`` (there ``weight``) are those of ``training.Elastic``. ``below`` times as many steps
-    follow in which sizes below half, and twice the steps, learn by corrections that no other size reads; 0 leaves them
-    and the corrections out. ``apart`` gives a quarter of everything whole kernels of its own to learn instead of a part
-    of every correction: its steps cost half as much, and are most of those that follow.
+    with lessons for others; three zeros do not grow. ``examples`` is the share of each batch that coarse grids learn
+    from, and the native size until the share ``few`` of all steps. ``draws``, ``parts``, ``start``, ``deep``,
+    ``joined``, ``quarters`` and ``share`` (there ``weight``) are those of ``training.Elastic``. ``below`` times as many
+    steps follow in which sizes below half, and twice the steps, learn by corrections that no other size reads; 0 leaves
+    them and the corrections out. ``apart`` gives a quarter of everything whole kernels of its own to learn instead of a
+    part of every correction: its steps cost 40 % less, and are most of those that follow.
     """
 
     lr: NonNegative = 4e-3
@@ -44,6 +46,8 @@ class ElasticSettings(TextSettings):
     quarter: PartialShare = 0.0
     coarse: PartialShare = 0.2
     half: PartialShare = 1 / 3
+    few: PartialShare = 0.0
+    examples: SomeShare = 1.0
     draws: Count = 1
     parts: Count = Elastic.parts
     start: Share = 0.0
@@ -88,17 +92,23 @@ def lessons(settings: ElasticSettings) -> Elastic:
 
 
 def growth(native: Discretisation, settings: ElasticSettings) -> Growth | None:
-    """A quarter of everything, half of everything, half of the width and half of the depth in turn, then all."""
+    """A quarter of everything, half of everything, half of the width and half of the depth in turn, then all.
+
+    The native size is a stage too where it begins with a part of its batches.
+    """
     quarter, half = (
         {k: max(1, n // part) for k, n in (("d", native.d.n), ("h", native.h.n), ("z", native.z.steps))}  # type: ignore[union-attr]
         for part in (4, 2)
     )
     plan = (
-        Stage((at(**quarter),), settings.quarter, rate=QUARTER_RATE),
-        Stage((at(**half),), settings.coarse),
-        Stage((at(d=half["d"]), at(d=half["d"]), at(z=half["z"])), settings.half),
+        Stage((at(**quarter),), settings.quarter, rate=QUARTER_RATE, batch=settings.examples),
+        Stage((at(**half),), settings.coarse, batch=settings.examples),
+        Stage((at(d=half["d"]), at(d=half["d"]), at(z=half["z"])), settings.half, batch=settings.examples),
     )
-    stages = tuple(stage for stage in plan if stage.until > 0)
+    coarse = tuple(stage for stage in plan if stage.until > 0)
+    early = Stage((at(),), settings.few, batch=settings.examples)
+    grown = max((stage.until for stage in coarse), default=0.0)
+    stages = (*coarse, early) if early.until > grown else coarse
     return Growth(stages) if stages else None
 
 
@@ -124,6 +134,7 @@ def afterwards(full: Mapping[str, int], settings: ElasticSettings) -> Afterwards
     smallest = {k: sizes[0] for k, sizes in some.items()}
     often = APART if settings.apart else SMALLEST
     drawn = [at(**sizes) for sizes in (*[smallest] * often, *below)]
-    table, kernel = (Muon(k * settings.matrix_lr) if settings.matrix_lr else None for k in (1.5, 3.0))
+    table = Muon(1.5 * settings.matrix_lr) if settings.matrix_lr else None
+    kernel = Muon(3.0 * settings.matrix_lr) if settings.matrix_lr else None
     own = ByRole(AdamW(2 * settings.lr, decay=0.0), table=table, kernel=kernel if settings.apart else None)
     return Afterwards(settings.below, (*drawn, at(z=2 * full["z"])), own)

@@ -74,6 +74,7 @@ NonNegative = Annotated[float, Range(low=0)]
 Single = Annotated[float, Range(low=-1e38, high=1e38)]  # what float32 can hold, as weights do
 Spread = Annotated[float, Range(low=0, high=1e38)]  # a standard deviation of weights
 Share = Annotated[float, Range(low=0, high=1)]
+SomeShare = Annotated[float, Range(above=0, high=1)]
 PartialShare = Annotated[float, Range(low=0, below=1)]
 Reach = Annotated[float, Range(above=0, infinite=True)]
 

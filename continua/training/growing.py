@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from continua.axes import Discretisation
-from continua.config import to_plain
+from continua.config import from_plain, to_plain
 from continua.errors import ConfigError, RunError
 from continua.optim import Optimisers
 from continua.tasks import Coarsens, Example, Task
@@ -33,9 +33,9 @@ class Growing:
         self._focus()
 
     @property
-    def is_done(self) -> bool:
+    def is_native(self) -> bool:
         """Whether the native size is trained."""
-        return self.stage == self.plan.last
+        return self.plan.is_native(self.stage)
 
     @property
     def finest(self) -> Discretisation | None:
@@ -67,7 +67,8 @@ class Growing:
             self._focus()
 
     def thinned(self, task: Task, example: Example, step: int) -> Example:
-        """The data of a step as its stage has them."""
+        """The data of a step as its stage has them: on fewer nodes, and fewer of them."""
+        example = example.rows(slice(0, self.plan.examples(self.stage, example.samples)))
         count = self.plan.thinned(self.stage, step)
         return example if count is None or not isinstance(task, Coarsens) else task.coarsened(example, count)
 
@@ -88,13 +89,19 @@ class Growing:
 
     def _focus(self) -> None:
         modes = self.plan.modes(self.stage)
-        self.optimisers.focus({} if self.is_done else blocks_of(self.model, self.plan.sizes[self.stage], modes))
+        self.optimisers.focus({} if self.is_native else blocks_of(self.model, self.plan.sizes[self.stage], modes))
 
 
-def growing(training: Training, model: Any, optimisers: Optimisers, task: Task) -> Growing | None:
-    """The growth that a training asks for, if it does; refuses data that the task does not make coarser."""
+def growing(training: Training, model: Any, optimisers: Optimisers, task: Task, shares: int = 1) -> Growing | None:
+    """The growth that a training asks for, if it does; refuses data that the task does not make coarser.
+
+    ``shares`` is how many processes share a batch: a stage leaves each of them an example at least.
+    """
     if training.grow is None:
         return None
+    plan = training.grow.over(model)
+    if any(stage.batch < 1 for stage in training.grow.stages):
+        _refuse_few(plan, task.example(training.seed, 0).samples, training.accumulate * shares)
     counts = {size.t for stage in training.grow.stages for size in stage.sizes if isinstance(size.t, int)}
     if counts and not isinstance(task, Coarsens):
         remedy = "Leave t out of the stages, or give the task a method coarsened(example, count)."
@@ -102,13 +109,21 @@ def growing(training: Training, model: Any, optimisers: Optimisers, task: Task) 
     example = task.example(training.seed, 0) if counts else None
     for count in sorted(counts):
         task.coarsened(example, count)  # type: ignore[attr-defined]  # refuses what there is not
-    return Growing(training.grow.over(model), model, optimisers, training)
+    return Growing(plan, model, optimisers, training)
+
+
+def _refuse_few(plan: GrowthPlan, samples: int, parts: int) -> None:
+    """Every micro-batch of every process has an example in all stages."""
+    least = min(plan.examples(stage, samples) for stage in range(plan.last))
+    if least < parts:
+        remedy = "Use a larger batch or share of it, fewer processes, or accumulate less."
+        raise ConfigError(f"a stage has too few examples for {parts} micro-batches", got=least, remedy=remedy)
 
 
 def refuse_other_growth(own: Growing | None, kept: Any, step: int) -> None:
     """A run goes on with the stages it was started with: others would train other nodes."""
-    law = None if own is None else to_plain(own.plan.law)
-    before = kept.get("law") if isinstance(kept, Mapping) else None
+    law = None if own is None else own.plan.law
+    before = from_plain(kept.get("law")) if isinstance(kept, Mapping) else None  # settings that are new since: usual
     if own is None and before is None:
         return
     due = 0 if own is None else own.plan.stage(step / own.training.steps)

@@ -3,14 +3,14 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from typing import Any
 
 from continua.axes import WIDTHS, Discretisation
 from continua.config import register
 from continua.errors import ConfigError
 from continua.flow import Fixed
-from continua.settings import PartialShare, Positive
+from continua.settings import PartialShare, Positive, SomeShare
 from continua.training.modes import ALL, Modes, refuse_modes
 from continua.training.prolongation import AsMade, Prolongation, refuse_unnested
 
@@ -24,13 +24,15 @@ class Stage:
     functions smooth fields have while it lasts. A whole number for t thins the data: nodes of functions and pixels
     along each direction, the first tokens of texts (``tasks.Coarsens``); held-out data stay as they are. ``rate`` is a
     factor of the learning rates while it lasts: on a coarse grid each weight counts for several, so that an update of
-    the same length goes further.
+    the same length goes further. ``batch`` is the share of the examples of each step that is used, the first of them:
+    early on few suffice. A stage may be of the native size, for the sake of its data: lessons begin with it.
     """
 
     sizes: tuple[Discretisation, ...]
     until: PartialShare
     modes: Modes = ALL
     rate: Positive = 1.0
+    batch: SomeShare = 1.0
 
     def __post_init__(self) -> None:
         if not self.sizes:
@@ -122,6 +124,14 @@ class GrowthPlan:
     def rate(self, stage: int) -> float:
         """A factor of the learning rates."""
         return 1.0 if stage == self.last else self.law.stages[stage].rate
+
+    def examples(self, stage: int, samples: int) -> int:
+        """How many of the samples of a step are used."""
+        return samples if stage == self.last else ceil(self.law.stages[stage].batch * samples)
+
+    def is_native(self, stage: int) -> bool:
+        """Whether a stage trains the native size with all of its modes, be it on coarse data or few."""
+        return self.modes(stage) == ALL and all(size == self.sizes[-1][0] for size in self.sizes[stage])
 
     def modes(self, stage: int) -> Modes:
         """How many functions fields have."""

@@ -97,7 +97,7 @@ class Loop:
         if training.compile:
             refuse_uncompilable(self.model, self.optimisers)
             self.objective.compiled = Compiled(self.model)
-        self.growing = growing(training, self.model, self.optimisers, self.task)
+        self.growing = growing(training, self.model, self.optimisers, self.task, self.world.shares)
         self.first = self.optimisers  # of all steps but those afterwards
         after = training.afterwards
         self.correcting = None if after is None else after.over(self.model, training.steps)
@@ -157,6 +157,7 @@ class Loop:
         step = self.at.step
         training = self.training
         example = self.task.example(training.seed + 7919 * self.at.salt, step)
+        drawn = example.samples  # a stage may use fewer
         if self.growing is not None:
             self.between = False
             self.growing.advance(step)
@@ -174,7 +175,7 @@ class Loop:
         if not (math.isfinite(norm) and all(map(math.isfinite, terms.values()))):
             self._refuse(step, loss)
             return asked
-        factor = self._factor(step, example.samples)
+        factor = self._factor(step, drawn)
         self.between = False
         self._update(factor)
         heard(self.sizes, self.objective.lessons, terms)
@@ -238,7 +239,7 @@ class Loop:
         if self.correcting is not None and self.correcting.begun:
             self.objective.places = ((self.correcting.place(training.seed, step), 1.0),)
             self.objective.lessons = ()
-        elif self.sizes is not None and (self.growing is None or self.growing.is_done):
+        elif self.sizes is not None and (self.growing is None or self.growing.is_native):
             self.objective.lessons = self.sizes.draw(step / training.steps, generator_for("size", training.seed, step))
         self.optimisers.zero_grad()
         totals: dict[str, torch.Tensor] = {}

@@ -93,6 +93,18 @@ def test_the_recipe_grows_and_trains_its_kernels_by_muon(tmp_path) -> None:
     assert build("elastic", {**small, "quarter": 0.05}).training.grow == Growth((first, *stages))
 
 
+def test_the_recipe_may_begin_with_few_examples(tmp_path) -> None:
+    (tmp_path / "text.txt").write_text(tiny_text(), encoding="utf-8")
+    small = {"text": str(tmp_path / "text.txt"), "d": 16, "heads": 2, "depth": 2, "context": 16, "examples": 0.5}
+    halves = (Stage((at(d=8, h=1, z=1),), 0.2, batch=0.5), Stage((at(d=8), at(d=8), at(z=1)), 1 / 3, batch=0.5))
+    assert build("elastic", small).training.grow == Growth(halves)
+    native = Stage((at(),), 0.5, batch=0.5)
+    assert build("elastic", {**small, "few": 0.5}).training.grow == Growth((*halves, native))
+    assert build("elastic", {**small, "few": 0.3}).training.grow == Growth(halves), "a stage that would be over"
+    alone = {**small, "few": 0.5, "coarse": 0.0, "half": 0.0}
+    assert build("elastic", alone).training.grow == Growth((native,))
+
+
 @pytest.mark.spec("B1")
 def test_sizes_below_half_are_one_more_lesson_now_and_then() -> None:
     model = elastic(zoo.gpt2(vocab=8, d=16, heads=4, depth=4, context=8))

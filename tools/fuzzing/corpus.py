@@ -192,7 +192,7 @@ LATER: tuple[dict[str, Any], ...] = (
     {"kind": "SymbolProducts", "weights": AROUND, "modes": 2, "products": 1, "held": 1},
     {"kind": "SymbolTransport", "weights": AROUND, "modes": 2, "held": 1},
     {"kind": "SmallerSizes", "d": [4, 8], "draws": 2, "parts": 2, "start": 0.4, "deep": 0.3, "joined": 0.2},
-    {"kind": "Stage", "sizes": [SIZE], "until": 0.4, "rate": 0.5},
+    {"kind": "Stage", "sizes": [SIZE], "until": 0.4, "rate": 0.5, "batch": 0.5},
     {"kind": "TwoTowers", "images": TOWER, "texts": TOWER, "log_scale": 2.0},
     {"kind": "Uniform"},
     {"kind": "YarnStretch", "factor": 4.0, "length": 32.0, "fast": 32.0, "slow": 1.0, "whole": True, "gain": 1.1},
