@@ -10,7 +10,7 @@ exact solver run on the input kriged from the same points with the true covarian
 prior, and nothing more, makes that error. Peers get that kriged input too. Ours has a spectrum learned from the
 training functions. Darcy (two materials) is learned on 29² nodes and asked from 1,000 random points, beside Transolver
 and FLARE, which take points as they are. Loss, optimiser, schedule and the two learning rates are those of
-``aliasing.py``; trials of a minute choose between the rates. Finished runs are kept.
+``aliasing.py``; trials of a minute, without mirror images, choose between the rates. Finished runs are kept.
 """
 
 import argparse
@@ -31,7 +31,7 @@ import aliasing_peers as peers
 import torch
 from aliasing import RATES
 from common import RESULTS, Row, environment, write
-from contests import Step, factor, keep, kept, once, seconds_each, stepping
+from contests import Step, factor, keep, kept, once, seconds_each, stepping, with_mirror_images
 
 from continua.axes import Samples, at
 from continua.data.burgers import burgers
@@ -61,10 +61,11 @@ BOUND = 1.15  # of the information floor
 
 @dataclass(frozen=True)
 class Contest:
-    """A task with its budget in CPU seconds."""
+    """A task with its budget in CPU seconds; ``mirrored`` functions are learned from besides, or not."""
 
     equation: str
     seconds: float
+    mirrored: bool = False
 
     @property
     def settings(self) -> FunctionSettings:
@@ -79,7 +80,7 @@ class Contest:
         whole = generated(self.equation, count, None, None, n=s.fine, seed=s.draws)
         coarse = whole.every(stride_of(whole, s.nodes))
         seen = coarse.part(slice(0, s.train))
-        seen = mirrored(seen) if self.equation == "burgers" else seen
+        seen = with_mirror_images(seen) if self.mirrored else seen
         task = Functions(seen, coarse.part(slice(s.train, s.train + s.held_out)), s.batch, s.order)
         first = s.train + s.held_out
         return task, whole.part(slice(first, first + TESTS[self.equation]))
@@ -100,15 +101,6 @@ class Contest:
             "clustered points": [clustered(n, draw) for _ in range(DRAWS)],
             "a quarter of the circle missing": [((quarter + shift) % n).sort().values for shift in shifts],
         }
-
-
-def mirrored(pairs: Pairs) -> Pairs:
-    """These functions on the circle and −u(−x), for which the equation and the measure of inputs are the same."""
-    both = {}
-    for what in ("inputs", "outputs"):
-        values = getattr(pairs, what)
-        both[what] = torch.cat([values, -values.flip(1).roll(1, 1)])  # node i goes to −i
-    return replace(pairs, **both)
 
 
 def clustered(n: int, draw: torch.Generator) -> Tensor:
@@ -232,14 +224,14 @@ def on_points(contest: Contest, model: Any, rows: Tensor) -> float:
 
 
 def key_of(contest: Contest, name: str, rate: int, seed: int) -> str:
-    """The name of a run; those of the trials of Burgers had no mirror images."""
-    told = " | mirrored" if contest.equation == "burgers" and contest.seconds > TRIAL else ""
+    """The name of a run."""
+    told = " | mirrored" if contest.mirrored else ""
     return f"{contest.equation} | {name} | rate {rate} | seed {seed} | {contest.seconds:g} s{told}"
 
 
 def trial_of(contest: Contest) -> Contest:
-    """The same task for a minute at the most: learning rates are chosen there."""
-    return replace(contest, seconds=min(contest.seconds, TRIAL))
+    """The same task for a minute at the most, without mirror images: learning rates are chosen there."""
+    return replace(contest, seconds=min(contest.seconds, TRIAL), mirrored=False)
 
 
 def chosen_rate(contest: Contest, done: dict[str, Any], name: str) -> int:
@@ -315,7 +307,7 @@ def main() -> None:
     given = parser.parse_args()
     path = KEPT.with_name("scattered-quick.jsonl") if given.quick else KEPT
     budgets = {name: 0.2 if given.quick else given.seconds or SECONDS[name] for name in MODELS}
-    contests = {name: Contest(name, seconds) for name, seconds in budgets.items()}
+    contests = {name: Contest(name, seconds, mirrored=name == "burgers") for name, seconds in budgets.items()}
     for name in [] if given.tables else given.only:
         seeds = 1 if given.quick else given.seeds
         compete(contests[name], seeds, [0] if given.quick else given.rates, path, 1 if given.quick else 4)
