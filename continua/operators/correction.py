@@ -102,13 +102,13 @@ class Correction(nn.Module):
         """What is to be read beside the operator's own weights."""
         made = {}
         for k in self.sizes(grids):
-            missing = _missing(self.nodes[k], grids)
+            known = _known(self.nodes[k], grids)
             for name, letters in self.vectors.items():
-                then = _without(letters, missing, _merged(letters))
+                then = _only(letters, known, _merged(letters))
                 made[_vector(name, k)] = Weight(self.fields[_vector(name, k)], then=then)  # type: ignore[arg-type]
             for name, own in self.maps.items():
                 if _whole(name, k) in self.fields:
-                    then = _without(own.out + own.inputs, missing, own.merged)
+                    then = _only(own.out + own.inputs, known, own.merged)
                     made[_whole(name, k)] = Weight(self.fields[_whole(name, k)], own.inputs, then)  # type: ignore[arg-type]
                 if _out(name, k) not in self.fields:
                     continue
@@ -123,10 +123,10 @@ class Correction(nn.Module):
         for k, size in self.sizes(grids).items():
             for name in self.vectors:
                 if name in made and _vector(name, k) in values:
-                    made[name] = made[name] + size * values[_vector(name, k)]
+                    made[name] = torch.add(made[name], values[_vector(name, k)], alpha=size)
             for name in self.maps:
                 if name in made and _whole(name, k) in values:
-                    made[name] = made[name] + size * values[_whole(name, k)]
+                    made[name] = torch.add(made[name], values[_whole(name, k)], alpha=size)
                 if name in made and _out(name, k) in values:
                     made[name] = made[name] + size * (values[_out(name, k)].mT @ values[_in(name, k)])
         return made
@@ -144,7 +144,7 @@ def _stored(weights: Parametrisation, few: Mapping[Letter, int]) -> dict[Letter,
     }
 
 
-def _missing(stored: Mapping[Letter, NDArray[np.float64]], grids: Grids) -> dict[Letter, Tensor]:
+def _known(stored: Mapping[Letter, NDArray[np.float64]], grids: Grids) -> dict[Letter, Tensor]:
     """One at the nodes of a grid that have numbers, zero elsewhere, for the axes where a grid has more than these."""
     made = {}
     for letter, known in stored.items():
@@ -156,11 +156,11 @@ def _missing(stored: Mapping[Letter, NDArray[np.float64]], grids: Grids) -> dict
     return made
 
 
-def _without(
-    letters: str, missing: Mapping[Letter, Tensor], then: Callable[[Tensor], Tensor] | None
+def _only(
+    letters: str, known: Mapping[Letter, Tensor], then: Callable[[Tensor], Tensor] | None
 ) -> Callable[[Tensor], Tensor] | None:
     """``then`` of values that are zero at nodes without numbers."""
-    there = [(place, missing.get(ALIASES.get(k, k))) for place, k in enumerate(reversed(letters))]
+    there = [(place, known.get(ALIASES.get(k, k))) for place, k in enumerate(reversed(letters))]
     if all(one is None for _, one in there):
         return then
 
