@@ -42,6 +42,7 @@ CALIBRATED = 16  # batches that calibrate, where the model is not calibrated yet
 MEASURED = 8  # of so many batches one is held out
 MOST_MEASURED = 8  # batches that are held out at most
 MEASURED_STEPS = 2  # batches by which steps are joined
+MOST = 0.5  # of the cost of a native pass: sizes above it learn from half of the texts
 WARM = 2  # steps that are timed, after one that is not
 EVALUATIONS = 10  # in a run
 
@@ -149,7 +150,7 @@ def distillation(
         start_joined(made, size, (held_out or batches)[:MEASURED_STEPS])
     embeds = _embeds(made)
     task = (Sentences if embeds else Unlabelled)(tuple(learned), tuple(held_out), chosen)
-    law = ByGap(sizes=chosen, draws=min(TOGETHER, len(chosen)), parts=1)
+    law = ByGap(sizes=chosen, draws=min(TOGETHER, len(chosen)), parts=1, brief=_costly(made, chosen))
     lessons = Elastic(law=law, weight=1.0, imitation=StateImitation(INNER) if embeds else None)
     training = Training(seed=seed, precision=precision, elastic=lessons)
     rate = lr if lr is not None else WHOLE_RATE if rank is None else RANK_RATE
@@ -229,6 +230,19 @@ def _stored(model: Any, sizes: Sequence[Discretisation], along: str) -> tuple[Co
             if most < getattr(native, axis).n:
                 found.append(CorrectedNodes(k, axis, most))
     return tuple(found)
+
+
+def _costly(model: Any, sizes: Sequence[Discretisation]) -> tuple[Discretisation, ...]:
+    """The sizes whose passes cost more than half of a native one, where others cost less: nearest, as a rule."""
+    shares = {size: _numbers(model.settle(size)) / _numbers(model.native) for size in sizes}
+    found = tuple(size for size, share in shares.items() if share > MOST)
+    return found if len(found) < len(shares) else ()
+
+
+def _numbers(size: Any) -> float:
+    """About as many as all maps of the layers have."""
+    steps = size.z.steps if isinstance(size.z, Fixed) else 1
+    return float(steps * size.d.n * (4 * size.h.n * size.e.n + 2 * size.m.n))
 
 
 def _told_apart(sizes: Sequence[set[str]], along: str) -> int:

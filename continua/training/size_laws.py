@@ -92,7 +92,7 @@ class ByGap:
     one counts 1 − ``memory``; a size that had none counts as the one with the largest gap. With ``draws`` above 1 each
     lesson counts as the mean of its step; where each sees the whole batch (``parts=1``) they are of different sizes.
     ``sizes`` are what is drawn from; None is a quarter, half and all of width, heads and steps with each other, and
-    twice the steps.
+    twice the steps. Those that are ``brief``, too, learn from half of the rows that others do.
     """
 
     sizes: tuple[Discretisation, ...] | None = None
@@ -102,8 +102,12 @@ class ByGap:
     power: NonNegative = 1.0
     memory: PartialShare = 0.8
     even: Share = 0.25
+    brief: tuple[Discretisation, ...] = ()
 
     def __post_init__(self) -> None:
+        if set(self.brief) - set(self.sizes or ()):
+            remedy = "Name them among sizes, too."
+            raise ConfigError("brief lessons are of sizes that are drawn from", got=self.brief, remedy=remedy)
         if self.sizes is not None and (not self.sizes or len(set(self.sizes)) < len(self.sizes)):
             remedy = "List different ones, (at(d=64), at(h=2)), or leave sizes out."
             raise ConfigError("sizes are what is drawn from", got=self.sizes, remedy=remedy)
@@ -150,7 +154,8 @@ class GapPlan:
         once = law.parts == 1 and 1 < law.draws <= len(self.sizes)  # the same lesson twice says nothing new
         drawn = torch.multinomial(chances, law.draws, replacement=not once, generator=generator).tolist()
         blocks = torch.randint(law.parts, (law.draws,), generator=generator).tolist()
-        return [Lesson(self.sizes[i], block, law.parts) for i, block in zip(drawn, blocks, strict=True)]
+        lessons = [Lesson(self.sizes[i], block, law.parts) for i, block in zip(drawn, blocks, strict=True)]
+        return [_halved(one, generator) if one.at in law.brief else one for one in lessons]
 
     def drew(self, sizes: Mapping[str, Any]) -> bool:
         """Whether training may have drawn a size."""
@@ -171,6 +176,12 @@ class GapPlan:
         """Go on from what was kept."""
         kept = plain if isinstance(plain, Mapping) and plain.get("law") == to_plain(self.law) else {}
         self.gaps = list(kept.get("gaps", [None for _ in self.sizes]))
+
+
+def _halved(lesson: Lesson, generator: torch.Generator) -> Lesson:
+    """The same on one half of its rows."""
+    half = int(torch.randint(2, (), generator=generator))
+    return lesson._replace(block=2 * lesson.block + half, parts=2 * lesson.parts)
 
 
 def is_listed(model: Any, listed: Sequence[Discretisation], sizes: Mapping[str, Any]) -> bool:
