@@ -149,7 +149,8 @@ class Pointwise(Operator):
 
         def finish(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
             if self.refit is not None:
-                values = self.refit.arranged(values, HIDDEN if fewer is None else INTO_HIDDEN, grids, depths)
+                dims = HIDDEN if fewer is None else INTO_HIDDEN
+                values = self.refit.arranged(values, dims, grids, depths, self._modules)
                 values = self.refit.fold(values, ("w2", "b2"), fewer, depths, source_of(self.w2, grids))
             if self.state_refit is not None:
                 values = self.state_refit.fold(values, ("w1", "b1"), narrow, depths, source_of(self.w1, grids))

@@ -1,6 +1,7 @@
 """Refit by data: what the inputs of a map at some nodes say of those at all others, a quadrature that data chose."""
 
 from collections.abc import Hashable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -119,11 +120,17 @@ class Refit(nn.Module):
         return len(np.unique(places)) == len(places)
 
     def arranged(
-        self, values: dict[str, Tensor], dims: Mapping[str, int], grids: Grids, depths: tuple[float, ...] | None
+        self,
+        values: dict[str, Tensor],
+        dims: Mapping[str, int],
+        grids: Grids,
+        depths: tuple[float, ...] | None,
+        fields: Mapping[str, object],
     ) -> dict[str, Tensor]:
         """Take, of weights that were read at all nodes, those of the grid in the order of each layer.
 
-        ``dims`` are the weights by name, and where they have the nodes: a dimension counted from behind.
+        ``dims`` are the weights by name, and where they have the nodes: a dimension counted from behind. Of frozen
+        ``fields`` they are taken once.
         """
         key = grids[self.letters[0]].key
         own = {name: dim for name, dim in dims.items() if name in values}
@@ -131,13 +138,21 @@ class Refit(nn.Module):
             return values
         made = dict(values)
         for name, dim in own.items():
-            stacked = values[name] if depths is not None else values[name][None]
-            layers = [
-                layer.index_select(dim, self._taken(key, self.layer_of(depth), layer.shape[dim], layer.device))
-                for layer, depth in zip(stacked.unbind(0), depths or (0.0,), strict=True)
-            ]
-            made[name] = torch.stack(layers) if depths is not None else layers[0]
+            source = source_of(fields.get(name), grids)
+            take = partial(self._in_order, values[name], dim, key, depths)
+            about = (source, name, dim, depths, self.order._version, self.order.data_ptr())
+            made[name] = take() if source is None or values[name].requires_grad else self._done.get(about, take)
         return made
+
+    def _in_order(self, values: Tensor, dim: int, key: int, depths: tuple[float, ...] | None) -> Tensor:
+        """The nodes of a grid, layer by layer."""
+        layers = [
+            layer.index_select(dim, self._taken(key, self.layer_of(depth), layer.shape[dim], layer.device))
+            for layer, depth in zip(
+                (values if depths is not None else values[None]).unbind(0), depths or (0.0,), strict=True
+            )
+        ]
+        return torch.stack(layers) if depths is not None else layers[0]
 
     @constant_result
     def _taken(self, key: int, layer: int, size: int, device: torch.device) -> Tensor:

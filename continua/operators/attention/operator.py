@@ -343,7 +343,8 @@ class Attention(Operator):
         def fold(values: dict[str, Tensor], depths: tuple[float, ...] | None) -> dict[str, Tensor]:
             if self.refit is not None:
                 fewer = keys_of(self.refit, grids)
-                values = self.refit.arranged(values, of_heads(self.groups, fewer is None), grids, depths)
+                dims = of_heads(self.groups, fewer is None)
+                values = self.refit.arranged(values, dims, grids, depths, self._modules)
                 values = self.refit.fold(values, ("o", "bo"), fewer, depths, source_of(self.o, grids))
             if self.state_refit is not None:
                 narrow = keys_of(self.state_refit, grids)
