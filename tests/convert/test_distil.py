@@ -198,8 +198,9 @@ def test_what_frozen_maps_are_refitted_to_is_kept_until_their_numbers_change() -
     assert torch.equal(made.at(m=12, h=2)(ids), first)
     assert len(feed.refit._done) == kept
     with torch.no_grad():
-        feed.w2.coefficients.mul_(1.5)
-        model.block.parts[1].inner.w2.coefficients.copy_(feed.w2.coefficients)
+        for name in ("w1", "b1", "w2"):  # taken in order, and refitted
+            getattr(feed, name).coefficients.mul_(1.5)
+            getattr(model.block.parts[1].inner, name).coefficients.copy_(getattr(feed, name).coefficients)
     assert gap(made.at(m=12, h=2)(ids), model.at(m=12, h=2)(ids)) <= EXACT
     made.requires_grad_(True)
     before = len(feed.refit._done)
