@@ -22,8 +22,21 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from common import RESULTS, Row, environment, estimate, interleaved, row, write
-from elastic_jobs import LONGER, SIZES, STEPS, USUAL, Job, Laws, laws, model_of, optimiser_of, prepared, task_of
-from elastic_schedules import SCHEDULES, Schedule
+from elastic_jobs import (
+    CONTEXT,
+    LONGER,
+    SIZES,
+    STEPS,
+    USUAL,
+    Job,
+    Laws,
+    laws,
+    model_of,
+    optimiser_of,
+    prepared,
+    task_of,
+)
+from elastic_schedules import PLAINLY, SCHEDULES, Plain, Schedule
 
 from continua.axes import Discretisation, at
 from continua.convert import elastic
@@ -37,7 +50,7 @@ BESIDE = {parts: f"native, with a lesson on 1/{parts} of the batch" for parts in
 ALONE = "native, without a lesson"
 QUARTER, AFTERWARDS = "afterwards, a quarter of all", "afterwards, the sizes of the recipe"
 BY_ITSELF, APART = f"{QUARTER} apart", f"{AFTERWARDS}, a quarter of all apart"
-FEWER = ", on half of the batch"  # of what goes before
+FEWER, SHORTER = ", on half of the batch", ", on half of the context"  # of what goes before
 OVER = f", over {PLAIN}"  # ends the names of rows that are steps
 FIRST = 2  # steps that are not counted
 
@@ -68,6 +81,7 @@ def kinds(models: "Models", few: int) -> dict[str, Kind]:
     taught = {parts: lessons(replace(USUAL, parts=parts)) for parts in PARTS}
     made |= {BESIDE[parts]: Kind(own, Laws(taught[parts]), 2 * few) for parts in PARTS}
     made[PLAIN + FEWER] = Kind(models.plain, Laws(grow=only((at(),), 0.5)), few)
+    made[PLAIN + SHORTER] = Kind(models.plain, Laws(grow=only((at(t=CONTEXT // 2),), 1.0)), few)
     made |= {BESIDE[parts] + FEWER: Kind(own, Laws(taught[parts], only((at(),), 0.5)), 2 * few) for parts in PARTS[:3]}
     for model, all_sizes, quarter, law in (
         (own, AFTERWARDS, QUARTER, usual.afterwards),
@@ -154,16 +168,23 @@ def whole(shares: dict[str, float], schedule: Schedule) -> float:
     return sum(share * shares[name] for name, share in spent.items()) * schedule.steps / STEPS
 
 
+def plainly(shares: dict[str, float], chosen: Plain) -> float:
+    """A training of the native size alone over 800 plain steps."""
+    first = chosen.stage
+    cheap = 0.0 if first is None else first.until
+    kind = PLAIN + (SHORTER if first is not None and first.batch == 1 else FEWER)
+    return (cheap * shares[kind] + 1 - cheap) * chosen.steps / STEPS
+
+
 def schedules(shares: dict[str, float]) -> list[Row]:
     """Whole trainings, from the medians of their steps."""
     usual = {
         "the recipe": Schedule(LONGER, USUAL),
         "the recipe, none afterwards": Schedule(LONGER, USUAL, ends=False),
     }
-    return [
-        Row(f"{name}: added up, over {STEPS} plain steps", whole(shares, schedule))
-        for name, schedule in {**usual, **SCHEDULES}.items()
-    ]
+    spent = {name: whole(shares, schedule) for name, schedule in {**usual, **SCHEDULES}.items()}
+    spent |= {name: plainly(shares, chosen) for name, chosen in PLAINLY.items()}
+    return [Row(f"{name}: added up, over {STEPS} plain steps", value) for name, value in spent.items()]
 
 
 def steps_of(seen: dict[str, list[float]]) -> list[Row]:

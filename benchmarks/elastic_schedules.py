@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from common import RESULTS, Row, environment, write
 from elastic_jobs import (
+    CONTEXT,
     EVERY,
     LONGER,
     NEW,
@@ -57,6 +58,19 @@ class Schedule:
     ends: bool = True
 
 
+@dataclass(frozen=True)
+class Plain:
+    """Training of the native size alone, perhaps with a first stage."""
+
+    stage: Stage | None = None
+    steps: int = STEPS
+
+    @property
+    def grow(self) -> Growth | None:
+        """As a fit takes it."""
+        return None if self.stage is None else Growth((self.stage,))
+
+
 FIRST = replace(USUAL, few=0.0, examples=1.0, below=1.0, apart=False)  # what the recipe was when this began
 SCHEDULES = {
     "1,100 steps, lessons on a quarter of the batch, half as many afterwards": Schedule(
@@ -74,10 +88,19 @@ SCHEDULES = {
     "the recipe, half as many afterwards, a quarter of all apart": Schedule(
         LONGER, replace(FIRST, below=0.5, apart=True)
     ),
+    "half of each batch until 55 % of the steps, half as many afterwards, a quarter of all apart": Schedule(
+        LONGER, replace(FIRST, examples=0.5, few=0.55, below=0.5, apart=True)
+    ),
 }
 
-PLAINLY = {  # the same saving for plain training of the native size
-    "plain training, half of each batch until 55 % of its steps": Growth((Stage((at(),), 0.55, batch=0.5),)),
+LESS = 0.55  # until this share of the steps examples are few, or short
+PLAINLY = {  # the same savings for plain training of the native size, and fewer steps that cost as much
+    "plain training, half of each batch until 55 % of its steps": Plain(Stage((at(),), LESS, batch=0.5)),
+    "plain training, half of each batch at 0.7 of the learning rates until 55 % of its steps": Plain(
+        Stage((at(),), LESS, batch=0.5, rate=0.7)
+    ),
+    "plain training, half of the context until 55 % of its steps": Plain(Stage((at(t=CONTEXT // 2),), LESS)),
+    "plain training, 630 steps": Plain(steps=630),
 }
 
 
@@ -86,7 +109,8 @@ def work_plainly(name: str, shorter: int) -> dict[str, Any]:
     task = replace(task_of(), limit=WINDOWS)
     model = model_of(SIZES["native"], task.tokens.size, SEED)
     factor = best_factors(finished(RESULTS / "elastic-runs.jsonl"), STEPS, muon=True)["native"]
-    steps = STEPS // shorter
+    chosen = PLAINLY[name]
+    steps = chosen.steps // shorter
     start = time.process_time()
     fit(
         model,
@@ -95,7 +119,7 @@ def work_plainly(name: str, shorter: int) -> dict[str, Any]:
         steps=steps,
         seed=SEED,
         evaluate_every=steps,
-        grow=PLAINLY[name],
+        grow=chosen.grow,
     )
     spent = time.process_time() - start
     return {"schedule": name, "cpu": spent, "losses": {"native": task.evaluate(model.eval()).main}}
@@ -151,7 +175,7 @@ def rows_of(line: dict[str, Any], apart: Table) -> list[Row]:
 def run_missing(path: Path, shorter: int) -> list[dict[str, Any]]:
     """Each schedule in a process of its own; finished ones are kept."""
     done = {line["schedule"] for line in finished(path)}
-    for name in [name for name in (*SCHEDULES, *PLAINLY) if name not in done]:
+    for name in [name for name in (*PLAINLY, *SCHEDULES) if name not in done]:
         command = [sys.executable, __file__, "--job", json.dumps([name, shorter])]
         told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
         with path.open("a") as kept:
