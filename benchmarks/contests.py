@@ -25,6 +25,11 @@ def kept(path: Path) -> dict[str, Any]:
     return {line["key"]: line["found"] for line in map(json.loads, lines)}
 
 
+def told(runs: Mapping[str, Any]) -> dict[str, Any]:
+    """Finished runs without the errors of each example, which stay in the file that keeps them."""
+    return {key: {k: v for k, v in found.items() if not isinstance(v, list)} for key, found in runs.items()}
+
+
 def keep(path: Path, key: str, found: Any) -> None:
     """Write one down."""
     with path.open("a", encoding="utf-8") as file:

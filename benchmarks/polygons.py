@@ -10,8 +10,9 @@ Every run has the same CPU seconds: what a step costs is measured first, all mod
 process, and the number of steps follows from it. All have the same data, batches, loss (relative L² against the lumped
 mass), optimiser (Muon for matrices, AdamW for the rest), cosine to zero and two learning rates, of which the validation
 polygons choose in trials of a fifth of the time; then there are three seeds. Test polygons are other ones: in meshes of
-a size between those of training, in meshes four times finer, and as clouds of points without a mesh. Finished runs are
-kept.
+a size between those of training, in meshes four times finer, and as clouds of points without a mesh. There are 200 of
+them, since errors differ much between polygons; ours and the best peer are compared polygon by polygon, too. Finished
+runs are kept.
 """
 
 import argparse
@@ -30,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import polygons_peers as peers
 import torch
 from common import RESULTS, Row, environment, write
-from contests import Step, factor, keep, kept, once, seconds_each, stepping
+from contests import Step, factor, keep, kept, once, paired, seconds_each, stepping, told
 
 from continua.axes import Grid
 from continua.data.mesh_features import ELASTICITY, POISSON, Equation
@@ -48,17 +49,18 @@ NAMES = {POISSON: "polygons", ELASTICITY: "elasticity"}  # of the results
 OURS = "Continua"
 SLICED = "Continua with slices"
 GATED = "Continua with gates"
+CLOUD = "cloud of points"
 ATTENTION = {OURS: LatentAttention.NONE, SLICED: LatentAttention.SLICES, GATED: LatentAttention.GATES}
 PEERS = ("Transolver", "FLARE", "FNO on a grid", "DeepONet")
 MODELS = (OURS, SLICED, GATED, *PEERS)
 RATES = ((1e-3, 4e-3), (3e-3, 1.2e-2))  # of AdamW and of Muon
 SETTINGS = PoissonSettings()
-TESTS = 40
+TESTS = 200
 
 
 @dataclass(frozen=True)
 class Contest:
-    """The data of all runs, and the CPU seconds of each."""
+    """The data of all runs, the CPU seconds of each, and how many test polygons are asked."""
 
     settings: PoissonSettings
     seconds: float
@@ -117,20 +119,29 @@ def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[s
         step(number, factor(number, steps))
     used = time.process_time() - start
     task = contest.task
-    found = {"validation": float(task.errors(model).mean()), "cpu seconds": used}
+    found: dict[str, Any] = {"validation": float(task.errors(model).mean()), "cpu seconds": used}
+    found["parameters"] = sum(p.numel() for p in model.parameters())
+    return found | (tested(contest, model) if contest.tests else {})
+
+
+def tested(contest: Contest, model: Any) -> dict[str, Any]:
+    """Mean errors on the test polygons, those of each, and the time of an answer."""
+    each = {}
+    found: dict[str, Any] = {}
     for size, pairs in contest.test.items():
-        found[size] = float(task.errors(model, pairs).mean())
+        each[size] = contest.task.errors(model, pairs).tolist()
         started = time.process_time()
         predict(model, Batch(pairs.inputs[:4], grid=pairs.grid(slice(0, 4))))
         found[f"{size}, ms a mesh"] = 250 * (time.process_time() - started)
-    finer = contest.test[f"{4 * contest.settings.nodes} nodes"]
-    found["cloud of points"] = cloud(model, finer, contest.settings.nodes)
-    found["parameters"] = sum(p.numel() for p in model.parameters())
+    each[CLOUD] = cloud(model, contest.test[f"{4 * contest.settings.nodes} nodes"], contest.settings.nodes)
+    for what, errors in each.items():
+        found[what] = statistics.mean(errors)
+        found[f"{what}, each"] = [round(error, 5) for error in errors]
     return found
 
 
-def cloud(model: Any, pairs: MeshPairs, count: int) -> float:
-    """Mean error at random nodes of the fine meshes, crowded to the left, from what is known there alone.
+def cloud(model: Any, pairs: MeshPairs, count: int) -> list[float]:
+    """Errors at random nodes of the fine meshes, crowded to the left, from what is known there alone.
 
     Nobody has the triangles: a point stands for the fine nodes that lie nearest to it, and has their mass.
     """
@@ -144,20 +155,21 @@ def cloud(model: Any, pairs: MeshPairs, count: int) -> float:
         grid = Grid(pairs.points[i, rows][None], weights[None])
         answer = predict(model, Batch(pairs.inputs[i, rows][None], grid=grid))
         errors.append(float(relative(answer, pairs.outputs[i, rows][None], weights)))
-    return statistics.mean(errors)
+    return errors
 
 
 # --- all runs --------------------------------------------------------------------------------------------------------
 
 
 def key_of(contest: Contest, name: str, rate: int, seed: int) -> str:
-    """The name of a run."""
-    return f"{name} | rate {rate} | seed {seed} | {contest.seconds:g} s"
+    """The name of a run, with the number of test polygons that it was asked on."""
+    asked = f" | {contest.tests} polygons" if contest.tests else ""
+    return f"{name} | rate {rate} | seed {seed} | {contest.seconds:g} s{asked}"
 
 
 def trial_of(contest: Contest) -> Contest:
-    """The same data for a fifth of the time: learning rates are chosen there."""
-    return replace(contest, seconds=contest.seconds / 5)
+    """The same data for a fifth of the time, without test polygons: learning rates are chosen there."""
+    return replace(contest, seconds=contest.seconds / 5, tests=0)
 
 
 def chosen_rate(contest: Contest, done: dict[str, Any], name: str) -> int:
@@ -212,13 +224,18 @@ def table(contest: Contest, seeds: int, path: Path) -> list[Row]:
     best = finished(contest, seeds, path)
     own, finer = contest.test
     rows = []
-    for what in (own, finer, "cloud of points"):
-        rival = min(statistics.mean(r[what] for r in best[name]) for name in PEERS if name in best)
+    for what in (own, finer, CLOUD):
+        means = {name: statistics.mean(r[what] for r in found) for name, found in best.items()}
+        rival = min((name for name in PEERS if name in best), key=means.__getitem__)
         for name, found in best.items():
             values = [r[what] for r in found]
-            mean = statistics.mean(values)
-            target, held = (f"≤ {rival:.4f} (best peer)", mean <= rival) if name == OURS else ("", None)
-            rows.append(Row(f"{what}: {name}", mean, min(values), max(values), "", target, held))
+            target, held = "", None
+            if name == OURS:
+                target, held = f"≤ {means[rival]:.4f} (best peer)", means[name] <= means[rival]
+            seeds_of = f"{len(found)} seed{'s' if len(found) > 1 else ''}"
+            rows.append(Row(f"{what}: {name}", means[name], min(values), max(values), "", target, held, seeds_of))
+        each = {name: [r[f"{what}, each"] for r in best[name]] for name in (OURS, rival)}
+        rows.append(paired(f"{what}: {rival} less {OURS}, polygon by polygon", each[OURS], each[rival]))
     for name, found in best.items():
         each = [r[finer] / r[own] for r in found]
         mean = statistics.mean(each)
@@ -247,6 +264,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--trials", action="store_true", help="choose learning rates, and stop there")
+    parser.add_argument("--tables", action="store_true", help="write the table of what there is, without a run")
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--only", nargs="*", choices=MODELS, default=list(MODELS))
     parser.add_argument("--seconds", type=float, default=CONTEST.seconds, help="of a run: CPU time")
@@ -259,9 +277,10 @@ def main() -> None:
     if given.picture is not None:
         draw(contest, path, given.picture)
         return
-    compete(contest, seeds, path, given.quick, given.only, given.trials)
+    if not given.tables:
+        compete(contest, seeds, path, given.quick, given.only, given.trials)
     runs = finished(contest, seeds, path)
-    if len(runs.get(OURS, ())) < seeds or len(set(runs) & set(PEERS)) < 2:
+    if len(runs.get(OURS, ())) < seeds or not set(runs) & set(PEERS):
         return
     rows = table(contest, seeds, path)
     for row in rows:
@@ -270,7 +289,7 @@ def main() -> None:
         path.unlink()
         return
     facts: dict[str, Any] = {"seconds": contest.seconds, "seeds": seeds}
-    facts |= {"data": {f"{pairs.nodes} nodes": pairs.sha256 for pairs in contest.task.train}, "runs": kept(path)}
+    facts |= {"data": {f"{pairs.nodes} nodes": pairs.sha256 for pairs in contest.task.train}, "runs": told(kept(path))}
     print(f"\nwritten: {write(NAMES[equation], rows, environment=environment(), **facts)}")
 
 
