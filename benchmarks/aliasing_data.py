@@ -52,6 +52,14 @@ def burgers_of(count: int, band: int, seed: int, watch: ShareDone | None = None)
     )
 
 
+def burgers_through(values: Tensor) -> Tensor:
+    """u(·, 1) at n nodes from the values [b, n] of u(·, 0) there: solved for the slowest waves through them."""
+    n = values.shape[1]
+    waves = torch.fft.rfft(values.double(), norm="forward")[:, : n // 2]
+    start = torch.fft.irfft(waves, SHOCK, norm="forward")
+    return burgers(start, VISCOSITY, 1.0, 1024)[:, :: SHOCK // n]
+
+
 def medium_of(band: int, n: int, generator: torch.Generator) -> Tensor:
     """Σ_{k, l < band} of cosines on n² nodes with both ends; the amplitude falls as 1/(k² + l² + 2)."""
     k = torch.arange(band, dtype=torch.float64)
