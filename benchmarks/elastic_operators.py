@@ -5,8 +5,9 @@
 
 Errors on 200 functions never seen over the CPU time of an answer, for one elastic model at half of width, of heads, of
 hidden width and of steps, beside models that were trained separately at those sizes for the same CPU seconds each, and
-one that was trained plainly at full size and is cut. Then ensembles: sizes of the elastic model against three models
-whose training cost as much as the one.
+one that was trained plainly at full size and is cut. A smaller width resamples the circle of channels, as is usual for
+these models, or takes the first of nested ones. Then ensembles: sizes of the elastic model against three models whose
+training cost as much as the one.
 """
 
 import argparse
@@ -15,8 +16,9 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +29,14 @@ import torch
 from common import RESULTS, Row, environment, write
 from contests import keep, kept
 
-from continua.axes import Discretisation, at
+from continua.axes import Discretisation, Nested, at
 from continua.data.store import generated
 from continua.models import Batch, load
+from continua.models.latent import Latent
+from continua.models.zoo import function_map
 from continua.recipes.functions import SCHEDULE, BurgersSettings, model_of, optimiser_of, task_of
 from continua.tasks.ensembles import Ensemble, coverage, ensemble, spread_tells_error
-from continua.tasks.functions import Functions
+from continua.tasks.functions import Functions, predict
 from continua.training import Elastic, fit
 
 KEPT = RESULTS / "elastic_operators-runs.jsonl"
@@ -54,6 +58,7 @@ SEPARATE = {
     "half steps": {"depth": 2},
     "half of all": {"d": 16, "m": 16, "heads": 2, "depth": 2},
 }
+ELASTIC = {"elastic": "one elastic model", "nested": "one elastic model on nested channels"}
 MEMBERS = ("half width", "half heads", "half steps")
 
 
@@ -63,22 +68,40 @@ def data() -> Functions:
     return task_of(whole, SETTINGS)
 
 
-def trained(task: Functions, settings: BurgersSettings, seconds: float, elastic: Elastic | None) -> Any:
+def nested(task: Functions, settings: BurgersSettings) -> Any:
+    """As the model of the recipe, but half of the channels are every second one instead of a resampled circle."""
+    inputs, outputs = task.train.flat()
+    torch.manual_seed(settings.weights)
+    model = function_map(
+        task.train.axis,
+        task.train.rule,
+        at=at(d=Nested(settings.d), h=settings.heads, m=Nested(settings.m), z=settings.depth),
+        modes=settings.modes,
+        attention=settings.attention,
+        input_mean=float(inputs.mean()),
+        input_spread=float(inputs.std()),
+        output_spread=float(outputs.std()),
+    )
+    assert isinstance(model.embed, Latent)
+    model.embed.prior(inputs)
+    return model
+
+
+def trained(task: Functions, make: Callable[[], Any], seconds: float, elastic: Elastic | None) -> Any:
     """A model trained for about so many CPU seconds; what a step costs is measured first."""
     torch.set_num_threads(1)
-    _fitted(task, settings, WARM, elastic)
+    _fitted(task, make(), WARM, elastic)
     used = time.process_time()
-    _fitted(task, settings, PRICED, elastic)
+    _fitted(task, make(), PRICED, elastic)
     steps = max(PRICED, round(seconds * PRICED / (time.process_time() - used)))
-    return _fitted(task, settings, steps, elastic)
+    return _fitted(task, make(), steps, elastic)
 
 
-def _fitted(task: Functions, settings: BurgersSettings, steps: int, elastic: Elastic | None) -> Any:
-    model = model_of(task, settings)
+def _fitted(task: Functions, model: Any, steps: int, elastic: Elastic | None) -> Any:
     fit(
         model,
         task,
-        optimiser=optimiser_of(settings),
+        optimiser=optimiser_of(SETTINGS),
         schedule=SCHEDULE,
         steps=steps,
         elastic=elastic,
@@ -95,17 +118,17 @@ def job(name: str, seconds: float) -> dict[str, Any]:
     task = data()
     kind, _, rest = name.partition(": ")
     changes: dict[str, Any] = {}
-    elastic = (
-        Elastic(d=(16, 24, 32), h=(2, 4), z=(2, 4), m=(16, 32), deep=0.0, start=0.2) if kind == "elastic" else None
-    )
+    sizes = Elastic(d=(16, 24, 32), h=(2, 4), z=(2, 4), m=(16, 32), deep=0.0, start=0.2)
     if kind == "separate":
         changes = dict(SEPARATE[rest])
     if kind == "member":
         changes = {"weights": int(rest)}
         seconds = seconds / 3
-    model = trained(task, replace(SETTINGS, **changes), seconds, elastic)
+    settings = replace(SETTINGS, **changes)
+    make = partial(nested if kind == "nested" else model_of, task, settings)
+    model = trained(task, make, seconds, sizes if kind in ELASTIC else None)
     model.save(STORE / name.replace(": ", "-").replace(" ", "-"))
-    asked = SIZES if kind in ("elastic", "plain") else {"native": None}
+    asked = SIZES if kind in (*ELASTIC, "plain") else {"native": None}
     return {size: measured(model, task, where) for size, where in asked.items()}
 
 
@@ -124,7 +147,10 @@ def measured(model: Any, task: Functions, where: Discretisation | None) -> dict[
 
 
 def uncertain() -> dict[str, dict[str, float]]:
-    """Ensembles of sizes and of models: error, coverage of two spreads, and how well spreads rank errors."""
+    """Ensembles of sizes and of models: error, coverage of two spreads, and how well spreads rank errors.
+
+    The native size may answer alone, and the others tell its uncertainty.
+    """
     task = data()
     pairs = task.held_out
     batch = Batch(pairs.flat()[0], grid=pairs.grid)
@@ -134,33 +160,34 @@ def uncertain() -> dict[str, dict[str, float]]:
         "sizes of one": ensemble(grown, [SIZES[name] for name in MEMBERS]),
         "three models": Ensemble(tuple(load(STORE / f"member-{i}") for i in range(3))),
     }
+    given = {name: members.answer(batch) for name, members in kinds.items()}
+    given["the native size, with the spread of sizes"] = replace(given["sizes of one"], mean=predict(grown, batch))
     found = {}
-    for name, members in kinds.items():
-        answers = members.answer(batch)
+    for name, answers in given.items():
         off = (answers.mean - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1)
         found[name] = {
             "error": float(off.mean()),
             "coverage": coverage(answers, truth),
             "rank correlation": spread_tells_error(answers, truth),
         }
-    found["native alone"] = {"error": float(task.errors(grown).mean())}
     return found
 
 
 def names() -> Sequence[str]:
     """All trainings, the most important first."""
-    return ["elastic", "plain", *(f"separate: {k}" for k in SEPARATE), *(f"member: {i}" for i in range(3))]
+    return [*ELASTIC, "plain", *(f"separate: {k}" for k in SEPARATE), *(f"member: {i}" for i in range(3))]
 
 
 def table(done: dict[str, Any]) -> list[Row]:
     """Errors and times by size, then the ensembles."""
     rows = []
     for size in SIZES:
-        for name in ("elastic", "plain", f"separate: {size}"):
+        for name in (*ELASTIC, "plain", f"separate: {size}"):
             if name not in done:
                 continue
             found = done[name].get(size, done[name].get("native"))
-            said = {"elastic": "one elastic model", "plain": "a plain model, cut"}.get(name, "trained separately")
+            cut = "a plain model" if size == "native" else "a plain model, cut"
+            said = {**ELASTIC, "plain": cut}.get(name, "trained separately")
             rows.append(Row(f"{size}, {said}: relative error", found["error"], note=f"{found['milliseconds']:.0f} ms"))
     for name, found in done.get("uncertain", {}).items():
         rows += [Row(f"ensemble, {name}: {what}", value) for what, value in found.items()]
@@ -172,10 +199,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--job", choices=[*names(), "uncertain"])
+    parser.add_argument("--tables", action="store_true", help="write the table of what there is, without a run")
     given = parser.parse_args()
     seconds = 1.0 if given.quick else SECONDS
     path = KEPT.with_name("elastic_operators-quick.jsonl") if given.quick else KEPT
-    for name in [given.job] if given.job else [*names(), "uncertain"]:
+    wanted = [given.job] if given.job else [*names(), "uncertain"]
+    for name in [] if given.tables else wanted:
         if name not in kept(path):
             keep(path, name, uncertain() if name == "uncertain" else job(name, seconds))
             print(name, json.dumps(kept(path)[name]), flush=True)
