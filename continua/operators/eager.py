@@ -15,3 +15,8 @@ def is_eager(x: Tensor) -> bool:
     if x.device.type != "cpu" or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return False
     return not _transformed() and forward_ad._current_level < 0
+
+
+def apart(tensors: tuple[Tensor | None, ...]) -> tuple[Any, ...]:
+    """The same tensors under names of their own: a gradient by one leaves out what another was made of."""
+    return tuple([None if tensor is None else tensor.view_as(tensor) for tensor in tensors])

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from continua.operators.activation import GELU, Activation, SiLU
-from continua.operators.eager import is_eager
+from continua.operators.eager import apart, is_eager
 from continua.typing import Tensor
 
 LARGE = 2**20  # numbers from which on the memory that is not touched outweighs a function of ours in the graph
@@ -29,6 +29,7 @@ class Gated(torch.autograd.Function):
         (g,) = gradients
         _, u_learns, v_learns = ctx.needs_input_grad
         if torch.is_grad_enabled():  # derivatives of derivatives go through torch's operations
+            u, v = apart((u, v))
             wanted = [own for own, learns in ((u, u_learns), (v, v_learns)) if learns]
             found = iter(torch.autograd.grad(phi(u) * v, wanted, g, create_graph=True))
             return None, next(found) if u_learns else None, next(found) if v_learns else None

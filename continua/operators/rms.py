@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from continua.operators.eager import is_eager
+from continua.operators.eager import apart, is_eager
 from continua.typing import Tensor
 
 LARGE = 2**18  # numbers from which on the sweeps that are saved outweigh a function of ours in the graph
@@ -36,6 +36,7 @@ class FusedRMS(torch.autograd.Function):
         (g,) = gradients
         width = x.shape[-1]
         if torch.is_grad_enabled():  # derivatives of derivatives go through the chain
+            x, scale = apart((x, scale))
             y = functional.rms_norm(x, (width,), scale, ctx.eps)
             wanted = [own for own in (x, scale) if own.requires_grad]
             found = iter(torch.autograd.grad(y, wanted, g, create_graph=True))

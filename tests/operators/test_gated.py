@@ -1,5 +1,7 @@
 """φ(u) v as one function: torch's own values and derivatives."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -59,3 +61,16 @@ def test_others_and_transforms_of_functions_go_the_plain_way() -> None:
     backward = torch.func.jacrev(lambda u: gated(SiLU(), u, v.detach()))(u.detach())
     forward = torch.func.jacfwd(lambda u: gated(SiLU(), u, v.detach()))(u.detach())
     assert torch.allclose(backward, forward, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.spec("B14")
+def test_second_derivatives_of_a_gate_that_is_made_of_what_it_gates() -> None:
+    u, _ = _drawn(3, 4)
+
+    def twice(way: Any) -> torch.Tensor:
+        (first,) = torch.autograd.grad(way(u, u.sin()).square().sum(), u, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), u)[0]
+
+    right = twice(lambda u, v: SiLU()(u) * v)
+    found = twice(lambda u, v: gated(SiLU(), u, v))
+    assert (found - right).abs().max() <= 1e-12 * right.abs().max()

@@ -1,5 +1,7 @@
 """The norm without a mean on a processor: torch's own, with its derivatives, wherever it may go another way."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional
@@ -50,3 +52,18 @@ def test_transforms_of_functions_go_through_it() -> None:
     plain = torch.func.vmap(torch.func.jacrev(lambda row: rms_norm(row, scale, EPS)))(x.detach())
     forward = torch.func.vmap(torch.func.jacfwd(lambda row: rms_norm(row, scale, EPS)))(x.detach())
     assert torch.allclose(plain, forward, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.spec("B14")
+def test_second_derivatives_count_a_scale_that_serves_twice_as_often_as_it_serves() -> None:
+    x, scale = _drawn(2, 3, 4), _drawn(4)
+
+    def twice(norm: Any) -> tuple[torch.Tensor, ...]:
+        y = norm(norm(x, scale).sin(), scale)
+        first = torch.autograd.grad(y.square().sum(), (x, scale), create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), (x, scale))
+
+    found = twice(lambda x, scale: rms_norm(x, scale, EPS))
+    right = twice(lambda x, scale: functional.rms_norm(x, (4,), scale, EPS))
+    for got, one in zip(found, right, strict=True):
+        assert (got - one).abs().max() <= 1e-12 * one.abs().max()
