@@ -1,15 +1,16 @@
 """Images at other resolutions and with pixels missing: images as functions beside a ViT of the same size.
 
-    python benchmarks/vision.py                             # 3 seeds, about 13 minutes of CPU time
+    python benchmarks/vision.py                             # 3 seeds, about 20 minutes of CPU time
     python benchmarks/vision.py --fashion FOLDER            # where the four idx files of Fashion-MNIST are
     python benchmarks/vision.py --quick                     # a smoke run of a few steps, nothing is written
 
 Both models have the same width, heads and depth (the ViT also its class token), the same CPU seconds on one thread,
 the same changes of the training images (affine maps, missing pixels, other sizes in every other batch), optimisers,
 clipping and cosine. Of both, a validation part of the training images chooses with a third of the time: the learning
-rate, and whether local kernels (a convolutional stem) or cells (patches) make the tokens; of the ViT also how missing
-pixels are filled and whether its patches are finer. The ViT is told which pixels were observed in a channel, and gets
-other resolutions resized to its own. Finished trainings are kept in ``results/vision-runs.jsonl``.
+rate, whether local kernels (a convolutional stem) or cells (patches) make the tokens, how missing pixels are filled,
+and the learning rate again; of the ViT without a stem also whether its patches are finer. The ViT is told which pixels
+were observed in a channel, and gets other resolutions resized to its own. Finished trainings are kept in
+``results/vision-runs.jsonl``.
 """
 
 import argparse
@@ -28,30 +29,28 @@ import torch
 from common import RESULTS, Row, environment, write
 from contests import Together
 from torch import nn
-from torch.nn.functional import gelu
+from vision_peers import MEANS, Filled, StemViT, filled, told
 
 from continua.data.images import FASHION, observed_pixels, point_sets, resampled
 from continua.models import Batch, Pixels, Scaled, initialise, zoo
-from continua.models.image_stem import PRIOR, WINDOW
 from continua.recipes.vision import FashionSettings, VisionSettings, optimiser_of
 from continua.recipes.vision import model_of as function_patches_of
 from continua.tasks.images import Images, digits, fashion_mnist
-from continua.tasks.task import Example, generator_for
+from continua.tasks.task import generator_for
 
 RATES = (0.02, 0.01)  # of Muon, which trains the kernels
-FILLS = ("weighted", "nearest", "background", "faded")
+FILLS = {"cells": tuple(MEANS), "vit": (*MEANS, "nearest")}
 SIZES = {"digits": (6, 8, 12, 16, 32), "fashion": (14, 20, 28, 56)}
 FINER = {"digits": 4, "fashion": 7}  # the patches in each direction that the ViT may have instead
-RESIZED = {"fashion": 14}  # a size at which ours is also measured on images resized to its own first, as the ViT's are
 MIXED = {"digits": (6, 12), "fashion": (14, 20)}  # other sizes of training images
 STEMS = {"digits": (2, 2), "fashion": (2, 2, 2)}  # strides of local kernels: as many tokens, for both models
 SHARES = (0.25, 0.5, 0.75)
 SECONDS = {"digits": 40.0, "fashion": 40.0}
-MEASURED = 1000  # held-out images of Fashion-MNIST that are measured: the first of its 10,000
+MEASURED = 1000  # validation images that are measured, at most; of held-out images all
 PROMISED = {("digits", "8"): 97.0, ("digits", "16"): 95.0, ("digits", "-0.5"): 90.0}
 NAMES = {"cells": "images as functions", "vit": "ViT"}
 CLIP = 1.0
-DRAWS = 4  # of missing pixels, for each held-out image
+DRAWS = 4  # of missing pixels, for each of up to so many images; more have one
 
 
 @dataclass(frozen=True)
@@ -69,96 +68,17 @@ class Job:
     validation: bool = False
 
 
-# --- the peer --------------------------------------------------------------------------------------------------------
-
-
-def filled(images: torch.Tensor, observed: torch.Tensor, how: str) -> torch.Tensor:
-    """Missing pixels take the nearest observed one, a Gaussian mean of a pixel's width, one that fades as that of our
-    stem does, or the background."""
-    high, wide = images.shape[-2:]
-    place = torch.stack(torch.meshgrid(torch.arange(high), torch.arange(wide), indexing="ij"), -1).view(-1, 2).float()
-    square, flat = torch.cdist(place, place).square(), images.flatten(2)
-    shared = observed.dim() == 1  # one way of filling serves the whole batch then
-    flags = observed.expand(len(images), -1)
-    if how == "background":
-        return torch.where(flags[:, None], flat, -1.0).view_as(images)
-    parts, size = [], len(images) if shared else 32
-    for u, seen in zip(flat.split(size), flags.split(size), strict=True):
-        one = seen[:1] if shared else seen
-        if how == "nearest":
-            index = torch.where(one[:, None], square, torch.inf).argmin(-1)
-            parts.append(u.gather(2, index[:, None].expand(len(u), u.shape[1], -1)))
-        else:
-            width, prior = (WINDOW, PRIOR) if how == "faded" else (1.0, 0.0)
-            near = torch.where(one[:, None], (-square / (2 * width**2)).exp() + 1e-12, 0.0)
-            known = torch.where(seen[:, None], u, 0.0)
-            mean = known.flatten(0, 1) @ near[0].mT if shared else (known @ near.mT).flatten(0, 1)
-            mean = (1 + prior) * mean.view_as(u) / (prior + near.sum(-1)[:, None])
-            parts.append(torch.where(seen[:, None], u, mean))
-    return torch.cat(parts).view_as(images)
-
-
-def told(images: torch.Tensor, observed: torch.Tensor | None, how: str, side: int) -> torch.Tensor:
-    """What the ViT reads: filled images, by the background too if means fade, and which pixels were observed."""
-    hows = ("faded", "background") if how == "faded" else (how,)
-    if observed is None:
-        both = torch.cat([images] * len(hows) + [torch.ones_like(images)], 1)
-    else:
-        flags = observed.expand(len(images), -1).view_as(images)
-        both = torch.cat([*(filled(images, observed, each) for each in hows), flags.to(images)], 1)
-    return both if both.shape[-1] == side else resampled(both, side)
-
-
-@dataclass(frozen=True)
-class Filled:
-    """The same task for a model that needs whole images of one size: gaps are filled, then images are resized."""
-
-    task: Images
-    how: str
-
-    def example(self, seed: int, step: int) -> Example:
-        """The images of the task, filled."""
-        found = self.task.example(seed, step)
-        seen = told(found.batch.values, found.batch.observed, self.how, self.task.pixels.shape[-1])
-        return Example(Batch(seen), found.target)
-
-    def loss(self, answer: torch.Tensor, example: Example) -> torch.Tensor:
-        """As the task has it."""
-        return self.task.loss(answer, example)
-
-
-class StemViT(nn.Module):
-    """A ViT behind strided convolutions of 5×5 and 3×3 with GELU in place of patches (Xiao et al. 2021)."""
-
-    def __init__(
-        self, side: int, channels: int, strides: tuple[int, ...], classes: int, chosen: VisionSettings
-    ) -> None:
-        super().__init__()
-        first = nn.Conv2d(channels, chosen.d, 5, strides[0], 2)
-        self.stem = nn.ModuleList([first, *(nn.Conv2d(chosen.d, chosen.d, 3, stride, 1) for stride in strides[1:])])
-        few = side
-        for stride in strides:
-            few = -(-few // stride)
-        pixels = Pixels(few, few, chosen.d, (1, 1))
-        self.vit = zoo.vit(pixels, d=chosen.d, heads=chosen.heads, depth=chosen.depth, labels=classes)
-        initialise(self.vit, Scaled(), torch.Generator().manual_seed(chosen.weights))
-
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """Convolve, then attend."""
-        x: Any = batch.values
-        for layer in self.stem:
-            x = gelu(layer(x))
-        return self.vit(Batch(x))
-
-
 # --- trainings -------------------------------------------------------------------------------------------------------
 
 
 def settings_of(job: Job) -> VisionSettings:
     """What the recipes use, at another learning rate."""
     chosen = VisionSettings() if job.data == "digits" else FashionSettings()
-    stem = STEMS[job.data] if job.stem else ()
-    return replace(chosen, kernel_lr=job.rate, weights=job.seed, cells=job.cells, stem=stem)
+    chosen = replace(chosen, kernel_lr=job.rate, weights=job.seed, cells=job.cells)
+    if not job.stem:
+        return chosen
+    windows, prior = MEANS.get(job.fill, MEANS["weighted"])
+    return replace(chosen, stem=STEMS[job.data], windows=windows, prior=prior)
 
 
 def task_of(data: str, folder: Path) -> Images:
@@ -176,7 +96,8 @@ def model_of(job: Job, task: Images) -> nn.Module:
     if job.kind == "cells":
         return function_patches_of(chosen, task.classes)
     side = task.pixels.shape[-1]
-    channels = 3 if job.fill == "faded" else 2
+    whole = torch.ones(1, 1, side, side, dtype=torch.bool)
+    channels = 1 + len(filled(torch.zeros(1, 1, side, side), whole, job.fill))
     if job.stem:
         torch.manual_seed(job.seed)
         return StemViT(side, channels, chosen.stem, task.classes, chosen)
@@ -214,7 +135,7 @@ def train(model: nn.Module, job: Job, task: Any, seconds: float) -> int:
 
 def work(job: Job, task: Images, quick: bool) -> dict[str, Any]:
     """Train and measure."""
-    task = task.validation() if job.validation else task
+    task = validation_of(task) if job.validation else task
     model = model_of(job, task)
     if hasattr(model, "check"):
         model.check = False
@@ -228,20 +149,28 @@ def work(job: Job, task: Images, quick: bool) -> dict[str, Any]:
     return {**asdict(job), "steps": steps, "cpu": cpu, "parameters": numbers, "accuracy": accuracy}
 
 
+def validation_of(task: Images) -> Images:
+    """A part of the training images to train on, and a few of the rest to measure."""
+    part = task.validation()
+    few = len(part.pixels) - len(part.held[0]) + MEASURED
+    return replace(
+        part, pixels=part.pixels[:few], labels=part.labels[:few], held_out=min(MEASURED / few, part.held_out)
+    )
+
+
 @torch.no_grad()
 def measured(model: nn.Module, job: Job, task: Images, sizes: tuple[int, ...]) -> dict[str, float]:
     """Percent right of held-out images: by side of the image, and (with a minus) by share of missing pixels."""
-    pixels, labels = (part[:MEASURED] for part in task.held)
+    pixels, labels = task.held
     side, found = pixels.shape[-1], {}
     for size in sizes:
         seen = pixels if size == side else resampled(pixels, size)
         if job.kind == "vit":
             seen = told(seen, None, job.fill, side)
         found[str(size)] = 100 * task.measure(model, seen, labels).values["accuracy"]
-        if job.kind == "cells" and size == RESIZED.get(job.data):
-            found[f"{size}→{side}"] = 100 * task.measure(model, resampled(seen, side), labels).values["accuracy"]
     for share in SHARES:
-        draws = [generator_for("holes", job.data, share, draw) for draw in range(DRAWS)]
+        count = DRAWS if len(labels) <= MEASURED else 1
+        draws = [generator_for("holes", job.data, share, draw) for draw in range(count)]
         right = [with_holes(model, job, task, share, draw) for draw in draws]
         found[f"-{share}"] = 100 * statistics.mean(right)
     return found
@@ -250,7 +179,7 @@ def measured(model: nn.Module, job: Job, task: Images, sizes: tuple[int, ...]) -
 @torch.no_grad()
 def with_holes(model: nn.Module, job: Job, task: Images, share: float, draw: torch.Generator) -> float:
     """The share of held-out images that are read rightly where so many of their pixels are missing."""
-    pixels, labels = (part[:MEASURED] for part in task.held)
+    pixels, labels = task.held
     side = pixels.shape[-1]
     flags = observed_pixels(len(pixels), side * side, share, draw)
     right = 0
@@ -291,13 +220,17 @@ def chosen_of(data: str, kind: str, task: Images, path: Path, quick: bool) -> Jo
         return sum(run(job, task, path, quick)["accuracy"].values())
 
     cells = (VisionSettings if data == "digits" else FashionSettings).cells
-    fill = FILLS[0] if kind == "vit" else ""
-    plain = Job(data, kind, RATES[0], fill, cells, seconds=0.3 * SECONDS[data], validation=True)
-    best = max((replace(plain, stem=stem, rate=rate) for stem in (False, True) for rate in RATES), key=score)
-    if kind == "vit":
-        best = max((replace(best, fill=fill) for fill in FILLS), key=score)
-        if not best.stem:
-            best = max((replace(best, cells=finer) for finer in (cells, FINER[data])), key=score)
+    first = FILLS[kind][0]
+    plain = Job(
+        data, kind, RATES[0], first if kind == "vit" else "", cells, seconds=0.3 * SECONDS[data], validation=True
+    )
+    kinds = (plain, replace(plain, fill=first, stem=True))
+    best = max((replace(each, rate=rate) for each in kinds for rate in RATES), key=score)
+    if best.fill:
+        best = max((replace(best, fill=fill) for fill in FILLS[kind]), key=score)
+        best = max((replace(best, rate=rate) for rate in RATES), key=score)
+    if kind == "vit" and not best.stem:
+        best = max((replace(best, cells=finer) for finer in (cells, FINER[data])), key=score)
     return replace(best, seconds=SECONDS[data], validation=False)
 
 
@@ -308,11 +241,6 @@ def rows_of(data: str, lines: dict[str, list[dict[str, Any]]]) -> list[Row]:
     """Ours with the peer's beside it, mean between the least and the greatest of the seeds."""
     rows = []
     for key in lines["cells"][0]["accuracy"]:
-        if "→" in key:  # ours alone: the ViT has no other way
-            ours = [line["accuracy"][key] for line in lines["cells"]]
-            name = "{0}×{0} pixels, resized to {1}×{1} first".format(*key.split("→"))
-            rows.append(Row(f"{data}, {name}", statistics.mean(ours), min(ours), max(ours), "%"))
-            continue
         ours, theirs = ([line["accuracy"][key] for line in lines[kind]] for kind in ("cells", "vit"))
         where = f"{key}×{key} pixels" if not key.startswith("-") else f"{100 * float(key[1:]):.0f} % of pixels missing"
         bound = PROMISED.get((data, key))
@@ -325,14 +253,17 @@ def rows_of(data: str, lines: dict[str, list[dict[str, Any]]]) -> list[Row]:
 
 
 def filling_rows(data: str, best: Job, path: Path) -> list[Row]:
-    """What each way of filling makes of the ViT's validation images with most pixels missing."""
-    found = []
-    for line in finished(path):
-        same = all(line[key] == getattr(best, key) for key in ("data", "kind", "rate", "cells", "stem"))
+    """What each way of filling makes of validation images with most pixels missing, at its better learning rate."""
+    found: dict[str, Row] = {}
+    for line in sorted(finished(path), key=lambda line: (sum(line["accuracy"].values()), line["rate"])):
+        same = all(line[key] == getattr(best, key) for key in ("data", "kind", "cells", "stem"))
         if same and line["validation"]:
-            name = f"{data}, ViT, 75 % missing, filled by {line['fill']}: validation, a third of the time"
-            found.append(Row(name, line["accuracy"]["-0.75"], unit="%"))
-    return found
+            name = (
+                f"{data}, {NAMES[best.kind]}, filled by {line['fill']}, 75 % missing: validation, a third of the time"
+            )
+            whole = f"whole images {next(iter(line['accuracy'].values())):.1f}"
+            found[line["fill"]] = Row(name, line["accuracy"]["-0.75"], unit="%", note=whole)
+    return [found[fill] for fill in FILLS[best.kind] if fill in found]
 
 
 def main() -> None:
@@ -346,12 +277,15 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     path = RESULTS / ("vision-quick.jsonl" if chosen.quick else "vision-runs.jsonl")
-    rows, choices = [], {}
+    rows: list[Row] = []
+    choices: dict[str, Any] = {}
+    trained: dict[str, int] = {}
     for data in [chosen.only] if chosen.only else ["digits", "fashion"]:
         task = task_of(data, chosen.fashion)
         lines: dict[str, list[dict[str, Any]]] = {}
+        bests: dict[str, Job] = {}
         for kind in NAMES:
-            best = chosen_of(data, kind, task, path, chosen.quick)
+            best = bests[kind] = chosen_of(data, kind, task, path, chosen.quick)
             if chosen.trials:
                 print(best)
                 continue
@@ -364,7 +298,9 @@ def main() -> None:
         if chosen.trials:
             continue
         rows += rows_of(data, lines)
-        rows += filling_rows(data, best, path)  # the last one is the ViT's
+        for kind in NAMES:
+            rows += filling_rows(data, bests[kind], path)
+        trained[data] = len(lines["vit"])
     for line in rows:
         print(f"{line.name}: {line.shown}  {line.target} {line.verdict}  {line.note}")
     if chosen.quick:
@@ -373,9 +309,11 @@ def main() -> None:
         return
     before = RESULTS / "vision.json"
     if chosen.only and before.is_file():
-        choices = {**json.loads(before.read_text(encoding="utf-8"))["choices"], **choices}
+        known = json.loads(before.read_text(encoding="utf-8"))
+        choices = {**known["choices"], **choices}
+        trained = {**known["seeds"], **trained}
     print(write("vision", rows, environment=environment(), part=bool(chosen.only), choices=choices,
-                seconds=SECONDS, measured=MEASURED, seeds=chosen.seeds))  # fmt: skip
+                seconds=SECONDS, seeds=trained))  # fmt: skip
 
 
 if __name__ == "__main__":

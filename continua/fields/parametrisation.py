@@ -125,7 +125,10 @@ class Parametrisation(Protocol):
         ...
 
     def table(self, rows: int, letters: str, std: float, role: Role = TABLE) -> Field:
-        """Return a field over ``rows`` counted entries (letter ``n``) and other axes: an embedding, a head, modes."""
+        """Return a field over ``rows`` counted entries (letter ``n``) and other axes: an embedding, a head, modes.
+
+        Counted entries come first unless ``letters`` place them: the taps of a local kernel "dnc" are among its inputs.
+        """
         ...
 
     def rank(self, letter: Letter) -> float:
@@ -201,7 +204,7 @@ class ByBasis:
 
     def table(self, rows: int, letters: str, std: float, role: Role = TABLE) -> Field:
         """Counted rows times the letters' own bases; depth comes first."""
-        axes = _with_rows(rows, _along(self.axes, letters, depth="z" in self.bases))
+        axes = _with_rows(rows, self.axes, letters, depth="z" in self.bases)
         bases = {k: Nodal(Counting(rows)) if k == "n" else self._basis(k) for k in axes}
         own = role.with_rows(rows)
         asked = self.corrections
@@ -268,7 +271,7 @@ class ByNetwork:
 
     def table(self, rows: int, letters: str, std: float, role: Role = TABLE) -> Field:
         """Counted rows times functions that a network makes."""
-        axes = _with_rows(rows, _along(self.axes, letters, self.depth))
+        axes = _with_rows(rows, self.axes, letters, self.depth)
         bases: dict[Letter, Basis] = {
             k: Nodal(Counting(rows)) if k == "n" else Generated(16, self.hidden) for k in axes
         }
@@ -306,10 +309,12 @@ def _first(basis: Basis, count: int | None) -> Basis:
     return replace(basis, rule=basis.rule.resized(min(count, basis.size)))
 
 
-def _with_rows(rows: int, along: dict[Letter, Axis]) -> dict[Letter, Axis]:
-    """Depth, the counted rows, and the rest."""
-    depth = {letter: axis for letter, axis in along.items() if letter == "z"}
-    return {**depth, "n": Points(rows), **{letter: axis for letter, axis in along.items() if letter != "z"}}
+def _with_rows(rows: int, axes: Axes, letters: str, depth: bool) -> dict[Letter, Axis]:
+    """Depth, the counted rows, unless they are placed, and the rest."""
+    ordered = letters if "n" in letters else "n" + letters
+    along = _along(axes, ordered.replace("n", ""), depth)
+    kept = [letter for letter in ("z" + ordered.replace("z", "")) if letter == "n" or letter in along]
+    return {letter: Points(rows) if letter == "n" else along[letter] for letter in kept}
 
 
 def counted(axes: Axes, layers: int | None = None) -> ByBasis:

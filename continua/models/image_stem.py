@@ -1,12 +1,14 @@
-"""Images as fewer tokens: local means of what was observed, and local kernels of relative position."""
+"""Images as fewer tokens: what was observed near nodes of the square, and local kernels of relative position."""
 
 import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.functional import conv2d, gelu, linear
+from torch import nn
+from torch.nn.functional import conv2d, gelu, linear, pad
 
+from continua import constants
 from continua.axes import Grids, Interval, Midpoint, Product, ProductRule, grid_on
 from continua.checks import looking
 from continua.config import register
@@ -15,13 +17,13 @@ from continua.fields import Parametrisation, Role, Use, kernel, kernel_std
 from continua.fields.role import LIFT, SHIFT
 from continua.models.batch import Batch
 from continua.models.embed import Embedding
-from continua.settings import Size
+from continua.settings import NonNegative, Size
 from continua.typing import Float, Tensor
 
 FIRST = 5  # nodes in each direction that the first kernel sees
 LATER = 3  # nodes in each direction that every further kernel sees
-WINDOW = 0.4  # of the distance of nodes, or of points where these are farther apart
-PRIOR = 0.3  # the mass of the zero that every mean has in it: means fade where little was observed near them
+WINDOW = 1.0  # the width of a mean, in distances of nodes, or of points where these are farther apart
+FAR = 1e-12  # the weight of points far from a node, beside one of those near it
 
 
 class ImageStemTables(NamedTuple):
@@ -33,18 +35,38 @@ class ImageStemTables(NamedTuple):
     place: Tensor | None
 
 
+Window = tuple[Tensor, Tensor]  # of nodes and points, down [*b, side, n] and across
+
+
+class Observed(NamedTuple):
+    """Values and ones where something was observed, zeros elsewhere, and the windows of nodes that they lie in."""
+
+    values: Tensor  # of pixels [b, c, h, w], of points [b, c, n]
+    near: Window
+    around: tuple[Window | None, ...]
+
+    def under(self, window: Window) -> Float[Tensor, "b c n n"]:
+        """∫ w u dμ."""
+        down, across = window
+        if self.values.dim() == 4:  # direction by direction: the window of a product is the product of windows
+            return down @ self.values @ across.mT
+        return (self.values[:, :, None, :] * down[..., None, :, :]) @ across[..., None, :, :].mT
+
+
 @register
 class ImageStem(Embedding):
     """X(0, t) = ∫ M(c) x_L(t, c) dμ(c) + p(t), x_l(t) = φ(∫∫ K_l(s − t, c) x_(l−1)(s, c) dμ(c) dμ(s) + b_l), all in d.
 
-    x_0(s) = (1 + ε) ∫ w(s − r) u(r) dμ(r) / (ε + ∫ w(s − r) dμ(r)) is the local mean of the observed function under a
-    Gaussian window of about a node's width, which fades where little was observed, beside the integral alone (divided
-    by a mass above one) and the mass under that window, how much was observed there. It is read at ``side`` ×
-    ``side`` nodes of the square wherever the points lie: values [b, n, channels] with a ``grid``, or images
-    [b, channels, height, width] at the centres of their pixels, ``observed`` where flags say. Kernels K_l are functions
-    of relative position, known at the nodes around zero; layer l answers at every ``strides[l]``-th node of the one
-    before. φ is GELU; ``placed`` learns p, a row for each token.
-    Discrete case: ``nn.Conv2d`` with these strides on these three, and ``nn.Linear``.
+    x_0(s) = (i + (1 − m)₊ a_σ for each σ of ``windows``, m): the integral i(s) = ∫ w(s − r) u(r) dμ(r) of the observed
+    function near s, whose mass m(s) = ∫ w(s − r) dμ(r) is one where all was observed, and what it lacks filled by the
+    mean a_σ = (1 + ε) ∫ g_σ u dμ / (ε + ∫ g_σ dμ) around s, which fades with a ``prior`` ε where little was observed;
+    a_0 is zero. w is a hat as wide as the distance of nodes, or of points where these are farther apart, and g_σ
+    Gaussian, σ such distances wide. x_0 is read at ``side`` × ``side`` nodes of the square wherever the points lie:
+    values [b, n, channels] with a ``grid``, or images [b, channels, height, width] at the centres of their pixels,
+    ``observed`` where flags say. Kernels K_l are functions of relative position, known at the nodes around zero; layer
+    l answers at every ``strides[l]``-th node of the one before. φ is GELU; ``placed`` learns p, a row for each token.
+    Discrete case: at ``side`` × ``side`` pixels ``nn.Conv2d`` with these strides on images whose gaps are filled and on
+    flags; then ``nn.Linear``.
     """
 
     def __init__(
@@ -54,28 +76,35 @@ class ImageStem(Embedding):
         channels: Size = 1,
         strides: tuple[Size, ...] = (2, 2),
         placed: bool = True,
+        windows: tuple[NonNegative, ...] = (WINDOW, 0.0),
+        prior: NonNegative = 0.0,
     ) -> None:
         super().__init__()
         if weights.axes.t != Product((Interval(), Interval())):
             raise ConfigError("an image stem reads the square", got=weights.axes.t, remedy="Use t=SQUARE.")
-        if not strides or side % math.prod(strides):
-            remedy = f"Use side={math.prod(strides or (1,))} or a multiple of it."
-            raise ConfigError("the strides of a stem divide its nodes", got=f"{side} and {strides}", remedy=remedy)
+        if not strides or not windows:
+            remedy = "Use strides=(2, 2), windows=(1.0, 0.0)."
+            raise ConfigError("a stem has a layer and a window or more", got=f"{strides}, {windows}", remedy=remedy)
         self.side = side
         self.channels = channels
         self.strides = tuple(strides)
-        self.tokens = (side // self.stride) ** 2
+        self.windows = tuple(windows)
+        self.prior = prior
+        self.few = -(-side // self.stride)  # tokens in each direction
+        self.tokens = self.few**2
         self.axis = weights.axes.t
-        self.rule = ProductRule((Midpoint(side // self.stride),) * 2)
-        self.told = 2 * channels + 1  # means, integrals, masses
+        self.rule = ProductRule((Midpoint(self.few),) * 2)
+        self.told = len(self.windows) * channels + 1  # filled values and masses
         entries = self.told * FIRST * FIRST
         self.first = weights.table(entries, "d", std=entries**-0.5, role=LIFT)
-        many = LATER * LATER * (len(self.strides) - 1)
         std = kernel_std(weights, "c") / LATER
-        self.later = weights.table(many, "dc", std=std, role=Role(Use.KERNEL, "c")) if many else None
+        role = Role(Use.KERNEL, "nc")
+        later: list[Any] = [weights.table(LATER**2, "dnc", std=std, role=role) for _ in self.strides[1:]]
+        self.later: Any = nn.ModuleList(later)
         self.bias = weights.table(len(self.strides), "d", std=0.02, role=SHIFT)
         self.mix = kernel(weights, "dc", inputs="c")
         self.place = weights.table(self.tokens, "d", std=0.02) if placed else None
+        self._kept = constants.Cache(16)
 
     @property
     def stride(self) -> int:
@@ -83,20 +112,21 @@ class ImageStem(Embedding):
         return math.prod(self.strides)
 
     def lay(self, batch: Batch) -> Batch:
-        """Take local means of what was observed; ``stride`` × ``stride`` nodes make a token."""
+        """Read what was observed near the nodes; ``stride`` × ``stride`` of these make a token."""
         values: Any = batch.values
         if not isinstance(values, Tensor) or not values.is_floating_point():
             got = f"{values.dtype}" if isinstance(values, Tensor) else type(values).__name__
             raise ShapeError("images are real numbers", got=got, remedy="Give a floating tensor.")
         pixels = values.dim() == 4 and batch.grid is None and batch.times is None
-        means = self._of_pixels(values, batch.observed) if pixels else self._of_points(values, batch)
-        few = self.side // self.stride
-        laid = means.unflatten(3, (few, self.stride)).unflatten(2, (few, self.stride))  # [b, c, m, s, m, s]
+        found = self._of_pixels(values, batch.observed) if pixels else self._of_points(values, batch)
+        beyond = self.few * self.stride - self.side  # nodes of the last tokens that lie outside
+        x = pad(self._seen(found), (0, beyond, 0, beyond))
+        laid = x.unflatten(3, (self.few, self.stride)).unflatten(2, (self.few, self.stride))  # [b, c, m, s, m, s]
         laid = laid.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
         return replace(batch, values=laid, grid=grid_on(self.axis, self.rule, values), times=None, observed=None)
 
-    def _of_pixels(self, images: Float[Tensor, "b c h w"], observed: Tensor | None) -> Float[Tensor, "b c n n"]:
-        """Direction by direction: the window of a product is the product of windows."""
+    def _of_pixels(self, images: Float[Tensor, "b c h w"], observed: Tensor | None) -> Observed:
+        """Pixels have equal areas and lie in rows and columns."""
         self._check_channels(images.shape[1], list(images.shape))
         shape = tuple(images.shape[-2:])
         flags = images.new_ones(1, 1, *shape)
@@ -105,14 +135,38 @@ class ImageStem(Embedding):
         self._check_seen(flags.flatten(1))
         flags = flags.expand(len(images), -1, -1, -1)
         both = torch.cat([torch.where(flags > 0, images, 0.0), flags], 1)
-        width = WINDOW * max(1.0, self.side / math.sqrt(math.prod(shape)))
-        centres = [_centres(n, images) for n in shape]
-        rows, columns = (_window(_centres(self.side, images), x, self.side, width) for x in centres)
-        area = self.side**2 / math.prod(shape)
-        return self._means(area * (rows @ both @ columns.mT), width)
+        return Observed(both, *self._of_lattice(shape, images))
 
-    def _of_points(self, values: Tensor, batch: Batch) -> Float[Tensor, "b c n n"]:
-        """The windows of all nodes and points."""
+    def _of_lattice(self, shape: tuple[int, ...], like: Tensor) -> tuple[Window, tuple[Window | None, ...]]:
+        """The windows of pixels, with their areas; the same for all images of one shape, and kept."""
+
+        def made() -> tuple[Window, tuple[Window | None, ...]]:
+            area = self.side**2 / math.prod(shape)  # in cells of nodes
+            width = max(1.0, math.sqrt(area))
+            down, across = (_centres(n, like)[None] for n in shape)
+            return self._windows(down, across, self.side / width, area / width**2)
+
+        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+            return made()
+        return self._kept.get((shape, like.device, like.dtype), made)
+
+    def _windows(
+        self, down: Tensor, across: Tensor, scale: Any, area: float = 1.0
+    ) -> tuple[Window, tuple[Window | None, ...]]:
+        """Hats and Gaussians of unit mass between nodes and points [*b, 1, n], ``scale`` is one over their distance."""
+        nodes = _centres(self.side, down)[:, None]
+        near = (area * _hat(down, nodes, scale), _hat(across, nodes, scale))
+        around: list[Window | None] = []
+        for width in self.windows:
+            if width == 0:
+                around.append(None)
+                continue
+            along = [(-0.5 * ((x - nodes) * (scale / width)).square()).exp() for x in (down, across)]
+            around.append((area / (2 * math.pi * width**2) * along[0], along[1]))
+        return near, tuple(around)
+
+    def _of_points(self, values: Tensor, batch: Batch) -> Observed:
+        """Points lie anywhere, and their weights are their areas."""
         grid = batch.grid
         if grid is None or grid.nodes.shape[-1] != 2:
             remedy = "Pass Batch(values, grid=…), or images [b, channels, height, width]."
@@ -123,20 +177,30 @@ class ImageStem(Embedding):
             raise ShapeError("values and points do not fit", got=list(values.shape), remedy=remedy)
         self._check_channels(values.shape[-1], list(values.shape))
         self._check_seen(grid.weights)
-        area = grid.weights * self.side**2  # in cells of nodes
-        width = WINDOW * (area.sum() / (area > 0).sum()).sqrt().clamp_min(1.0)
-        line = _centres(self.side, values)
-        rows, columns = (_window(line, x, self.side, width) for x in grid.nodes.to(values).unbind(-1))  # [*b, side, n]
-        window = (rows[..., :, None, :] * columns[..., None, :, :]).flatten(-3, -2) * area[..., None, :]
+        area = grid.weights * self.side**2  # [*b, n], in cells of nodes
+        mean = area.sum(-1, keepdim=True) / (area > 0).sum(-1, keepdim=True).clamp_min(1)
+        width = mean.clamp_min(1.0).sqrt()  # [*b, 1]
         both = torch.cat([values, torch.ones_like(values[..., :1])], -1)
-        both = torch.where(grid.observed[..., None], both, 0.0)
-        return self._means((window @ both).mT.unflatten(-1, (self.side, self.side)), width)
+        both = torch.where(grid.observed[..., None], both, 0.0) * (area / width**2)[..., None]
+        down, across = (x[..., None, :] for x in grid.nodes.to(values).unbind(-1))
+        return Observed(both.mT, *self._windows(down, across, self.side / width[..., None]))
 
-    @staticmethod
-    def _means(sums: Float[Tensor, "b c n n"], width: Any) -> Float[Tensor, "b c n n"]:
-        """Means, integrals, and the mass of the window: one where everything was observed."""
-        integrals, mass = (sums / (2 * math.pi * width**2)).tensor_split([-1], 1)
-        return torch.cat([(1 + PRIOR) * integrals / (mass + PRIOR), integrals / mass.clamp_min(1.0), mass], 1)
+    def _seen(self, found: Observed) -> Float[Tensor, "b c n n"]:
+        """Filled values, and the mass near a node: one where everything was observed."""
+        integral, mass = found.under(found.near).tensor_split([-1], 1)
+        integral = integral / mass.clamp_min(1.0)
+        lack = (1 - mass).clamp_min(0.0)
+        parts = []
+        for window in found.around:
+            if window is None:
+                parts.append(integral)
+                continue
+            sums = found.under(window)
+            if not self.prior:
+                sums = sums + FAR * found.values.flatten(2).sum(-1)[..., None, None]
+            sums, near = sums.tensor_split([-1], 1)
+            parts.append(integral + lack * ((1 + self.prior) * sums / (near + self.prior)))
+        return torch.cat([*parts, mass], 1)
 
     def _check_channels(self, got: int, shape: list[int]) -> None:
         if got != self.channels:
@@ -153,26 +217,27 @@ class ImageStem(Embedding):
         """Kernels, biases and places."""
         d = grids.d
         kernels = [self.first.on(d=d).mT.reshape(d.count, self.told, FIRST, FIRST)]
-        if self.later is not None:
-            later = self.later.on(d=d, c=d)  # [(l rows columns), d, c]
-            later = later if d.is_unit else later * d.weights.to(later)
-            kernels += [part.permute(1, 2, 0).unflatten(-1, (LATER, LATER)) for part in later.split(LATER * LATER)]
+        for field in self.later:
+            own = field.on(d=d, c=d)  # [d, (rows columns), c]
+            own = own if d.is_unit else own * d.weights.to(own)
+            kernels.append(own.mT.unflatten(-1, (LATER, LATER)))
         mix = self.mix.on(d=d, c=d)
         mix = mix if d.is_unit else mix * d.weights.to(mix)
         place = None if self.place is None else self.place.on(d=d)
         return ImageStemTables(tuple(kernels), tuple(self.bias.on(d=d).unbind(0)), mix, place)
 
     def forward(self, batch: Batch, grids: Grids, read: ImageStemTables | None = None) -> Tensor:
-        """Convolve means and masses."""
+        """Convolve what was observed."""
         grids.tokens.require_whole(type(self).__name__)
         values = batch.values
-        few, width = self.side // self.stride, self.stride**2 * self.told
+        few = self.few
+        width = self.stride**2 * self.told
         if not isinstance(values, Tensor) or values.shape[1:] != (few * few, width):
             got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ShapeError(f"tokens have shape [b, {few * few}, {width}]", got=got, remedy="Let the model lay them.")
         tables = self.read(grids) if read is None else read
         x = values.to(tables.kernels[0]).unflatten(2, (self.stride, self.stride, -1)).unflatten(1, (few, few))
-        x = x.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)  # [b, c, side, side]
+        x = x.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)[..., : self.side, : self.side]  # [b, c, side, side]
         for own, bias, stride in zip(tables.kernels, tables.biases, self.strides, strict=True):
             x = gelu(conv2d(x, own, bias, stride=stride, padding=own.shape[-1] // 2))
         x = linear(x.flatten(2).mT, tables.mix)  # [b, t, d]
@@ -184,7 +249,7 @@ def _centres(count: int, like: Tensor) -> Tensor:
     return (torch.arange(count, device=like.device, dtype=like.dtype) + 0.5) / count
 
 
-def _window(nodes: Tensor, points: Float[Tensor, "*b n"], side: int, width: Any) -> Float[Tensor, "*b m n"]:
-    """exp(−u²/2w²) of the distances u in nodes."""
-    apart = (points[..., None, :] - nodes[:, None]) * side
-    return (-0.5 * (apart / width).square()).exp()
+def _hat(points: Tensor, nodes: Tensor, scale: Any) -> Tensor:
+    """(1 − |x|)₊, folded at the rim: of a lattice of points all that a node sees has mass one."""
+    mirrored = (points, -points, 2 - points)
+    return sum(((1 - ((x - nodes) * scale).abs()).clamp_min(0) for x in mirrored), torch.zeros_like(nodes))

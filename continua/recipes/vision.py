@@ -24,7 +24,7 @@ class VisionSettings:
     else. ``decay`` is the weight decay of both. ``batch`` images make a step.
     ``warp``, ``missing``, ``apart`` and ``sizes`` change training images (see ``Images``). ``weights`` is the seed of
     the first weights. With a ``stem``, strides of local kernels, images are read at ``side`` × ``side`` nodes instead
-    of in cells (see ``ImageStem``).
+    of in cells, their gaps filled by means of these ``windows`` and ``prior`` (see ``ImageStem``).
     """
 
     cells: Size = 2
@@ -44,6 +44,8 @@ class VisionSettings:
     sizes: tuple[Size, ...] = ()
     side: Size = 8
     stem: tuple[Size, ...] = ()
+    windows: tuple[NonNegative, ...] = (1.0, 0.0)
+    prior: NonNegative = 0.0
     weights: Seed = 0
 
 
@@ -56,7 +58,7 @@ class FashionSettings(VisionSettings):
     degree: Whole = 5
     kernel_lr: NonNegative = 0.01
     warp: NonNegative = 0.05
-    side: Size = 32
+    side: Size = 28
     apart: bool = False  # the fits of many cells are made once a batch then
     folder: str = str(FASHION)
     images: Count | None = None
@@ -116,6 +118,8 @@ def model_of(settings: VisionSettings, classes: int, channels: int = 1) -> Trans
         depth=settings.depth,
         side=settings.side,
         stem=settings.stem,
+        windows=settings.windows,
+        prior=settings.prior,
     )
     initialise(model, Scaled(), torch.Generator().manual_seed(settings.weights))
     return model

@@ -1,33 +1,49 @@
-"""Local kernels of relative position: convolutions of local means, wherever an image was observed."""
+"""Local kernels of relative position: convolutions of what was observed near nodes, wherever an image was observed."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn.functional import conv2d, gelu
 
-from continua.data.images import observed_pixels, point_sets
+from continua.axes import Grid
+from continua.data.images import observed_pixels, point_sets, resampled
 from continua.errors import ConfigError, GridError, ShapeError
-from continua.models import Batch, zoo
-from continua.models.image_stem import PRIOR
+from continua.fields import counted
+from continua.models import Batch, ImageStem, zoo
+from continua.models.build import discrete_axes
+from continua.models.zoo.images import SQUARE
+from continua.optim.parameters import parameter_info
 from continua.tasks.images import Images
 from tests.measure import random
 
 
+def stemmed(side: int = 8, **settings):
+    return zoo.image_classifier(3, d=8, heads=2, depth=1, side=side, stem=(2, 2), **settings).double().eval()
+
+
 @pytest.fixture(scope="module")
 def model():
-    return zoo.image_classifier(3, d=8, heads=2, depth=1, side=8, stem=(2, 2)).double().eval()
+    return stemmed()
 
 
 def laid(model, batch: Batch) -> torch.Tensor:
-    """Means, integrals and masses at the nodes [b, 3, 8, 8]."""
+    """What the kernels read at the nodes [b, channels, side, side]."""
+    side = model.embed.side
     tokens = model.embed.lay(batch).values
-    return tokens.unflatten(2, (4, 4, 3)).unflatten(1, (2, 2)).permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
+    few = model.embed.few
+    x = tokens.unflatten(2, (4, 4, -1)).unflatten(1, (few, few)).permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
+    return x[..., :side, :side]
 
 
 @pytest.mark.spec("B6", "M5")
-def test_it_is_two_convolutions_of_the_means_and_a_map(model) -> None:
+@pytest.mark.parametrize("side", [7, 8])
+def test_it_is_two_convolutions_and_a_map(side: int) -> None:
+    model = stemmed(side)
     batch, grids = model.prepare(Batch(random(2, 1, 8, 8)), model.structure())
     tables = model.embed.read(grids)
     x = laid(model, Batch(random(2, 1, 8, 8)))
+    assert x.shape == (2, 3, side, side)
     x = gelu(conv2d(x, tables.kernels[0], tables.biases[0], stride=2, padding=2))
     x = gelu(conv2d(x, tables.kernels[1], tables.biases[1], stride=2, padding=1)).flatten(2).mT
     assert torch.allclose(model.embed(batch, grids), x @ tables.mix.mT + tables.place, atol=1e-12)
@@ -46,29 +62,75 @@ def test_pixels_with_flags_are_the_points_that_are_there(model) -> None:
     assert torch.allclose(shared[:1], answer[:1], atol=1e-12)
 
 
+@pytest.mark.spec("B6", "M5")
+def test_pixels_at_the_nodes_are_filled_images_and_flags(model) -> None:
+    """The input of a ViT whose gaps are filled by a Gaussian mean of a pixel's width."""
+    images = random(3, 1, 8, 8)
+    flags = observed_pixels(3, 64, 0.6, torch.Generator().manual_seed(0))
+    there = flags.view(3, 1, 8, 8)
+    filled, integral, mass = laid(model, Batch(images, observed=flags)).split(1, 1)
+    assert torch.allclose(mass, there.double(), atol=1e-12)
+    assert torch.allclose(integral, torch.where(there, images, 0.0), atol=1e-12)
+    place = torch.cartesian_prod(torch.arange(8.0), torch.arange(8.0)).double()
+    near = (-0.5 * torch.cdist(place, place).square()).exp() * flags[:, None]  # [b, node, pixel]
+    mean = (near @ images.flatten(2).mT).mT / near.sum(-1)[:, None]
+    assert torch.allclose(filled, torch.where(there, images, mean.view_as(images)), atol=1e-9)  # far points weigh 1e-12
+
+
+@pytest.mark.spec("B6", "M10")
+@pytest.mark.parametrize("side", [3, 5, 8])
+def test_smaller_images_are_interpolated_between_their_centres(model, side: int) -> None:
+    images = random(2, 1, side, side)
+    for channel in laid(model, Batch(images)).split(1, 1)[:2]:
+        assert torch.allclose(channel, resampled(images, 8), atol=1e-12)
+
+
 @pytest.mark.spec("B6", "M10")
 def test_constant_images_are_constant_at_every_size(model) -> None:
-    """Where all is there the mass is about one and means are that constant; where half is, these hang on masses."""
+    """Where all is there masses are one; where gaps are filled by means these are that constant."""
     flags = observed_pixels(1, 256, 0.7, torch.Generator().manual_seed(1))
-    for side, observed in ((4, None), (8, None), (16, None), (16, flags)):
+    for side, observed in ((4, None), (5, None), (8, None), (16, None), (24, None), (16, flags)):
         found = laid(model, Batch(torch.full((1, 1, side, side), 0.7, dtype=torch.float64), observed=observed))
-        mean, integral, mass = found.unbind(1)
-        assert torch.allclose(mean, 0.7 * mass * (1 + PRIOR) / (mass + PRIOR), atol=1e-9)
+        filled, integral, mass = found.unbind(1)
+        assert torch.allclose(filled, torch.full_like(filled, 0.7), atol=1e-9)
         assert torch.allclose(integral, 0.7 * mass.clamp(max=1.0), atol=1e-9)
-        inner = mass[0, 2:6, 2:6]
-        assert bool(((inner - 1).abs() < 0.2).all()) == (observed is None)
-        if observed is None:
-            assert float((mean[0, 2:6, 2:6] / 0.7 - 1).abs().max()) < 0.06  # where masses are off by up to 0.2
+        assert torch.allclose(mass, torch.ones_like(mass), atol=1e-9) == (observed is None)
 
 
 @pytest.mark.spec("B6")
-def test_a_mean_fades_far_from_what_was_observed(model) -> None:
-    """One pixel says nothing about the other end of the image, and nearly all about its own place."""
+def test_a_mean_with_a_prior_fades_far_from_what_was_observed() -> None:
+    """One pixel says nothing about the other end of the image, and all about its own place; without a prior it does."""
     flags = torch.zeros(64, dtype=torch.bool)
     flags[0] = True
-    mean = laid(model, Batch(torch.full((1, 1, 8, 8), 0.7, dtype=torch.float64), observed=flags))[0, 0]
-    assert torch.allclose(mean[0, 0], torch.tensor(0.7, dtype=torch.float64), rtol=0.1)
-    assert float(mean[4:, 4:].abs().max()) < 1e-6
+    batch = Batch(torch.full((1, 1, 8, 8), 0.7, dtype=torch.float64), observed=flags)
+    narrow, wide, *_ = laid(stemmed(windows=(0.4, 1.5, 0.0), prior=0.3), batch)[0]
+    assert torch.allclose(narrow[0, 0], torch.tensor(0.7, dtype=torch.float64))
+    assert float(narrow[4:, 4:].abs().max()) < 1e-6
+    assert 1e-6 < float(wide[4, 4]) < 0.01
+    filled = laid(stemmed(), batch)[0, 0]
+    assert torch.allclose(filled, torch.full_like(filled, 0.7))
+
+
+@pytest.mark.spec("B6")
+def test_an_image_is_read_alike_in_any_batch(model) -> None:
+    """Also where the points of another lie closer, or farther apart."""
+    points = torch.rand(2, 6, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    weights = torch.tensor([[0.01] * 6, [0.16] * 6], dtype=torch.float64)
+    values = random(2, 6, 1)
+    both = model(Batch(values, grid=Grid(points, weights)))
+    for one in range(2):
+        part = slice(one, one + 1)
+        alone = model(Batch(values[part], grid=Grid(points[part], weights[part])))
+        assert torch.allclose(both[part], alone, atol=1e-12)
+
+
+@pytest.mark.spec("B6", "B8")
+def test_a_local_kernel_is_one_matrix_for_optimisers(model) -> None:
+    """Outputs by (taps and inputs): the matrix whose norm bounds the convolution, one for each layer."""
+    info = parameter_info(model)["embed.later.0.coefficients"]
+    field = model.embed.later[0].coefficients
+    assert info.matrices(field).shape == (1, 8, 9 * 8)
+    assert info.scale == 1.0
 
 
 @pytest.mark.spec("B6", "U5")
@@ -79,8 +141,10 @@ def test_what_does_not_fit_is_refused(model) -> None:
         model(Batch(random(1, 1, 8, 8), observed=torch.zeros(64, dtype=torch.bool)))
     with pytest.raises(GridError, match="where values"):
         model(Batch(random(1, 5, 1), times=torch.arange(5.0)))
-    with pytest.raises(ConfigError, match="divide"):
-        zoo.image_classifier(3, side=9, stem=(2,))
+    with pytest.raises(ConfigError, match="windows"):
+        stemmed(windows=(-1.0,))
+    with pytest.raises(ConfigError, match="a layer and a window"):
+        ImageStem(counted(replace(discrete_axes(8, 2, 32, 1)[0], t=SQUARE)), 8, strides=())
 
 
 @pytest.mark.spec("B6")

@@ -177,7 +177,7 @@ LATER: tuple[dict[str, Any], ...] = (
     {"kind": "HeadNorm", "weights": COUNTED, "eps": 1e-6},
     {"kind": "LayerScale", "weights": COUNTED},
     {"kind": "LinearStretch", "factor": 2.0},
-    {"kind": "ImageStem", "weights": COUNTED, "side": 4, "channels": 1, "strides": [2, 1], "placed": True},
+    {"kind": "ImageStem", "weights": COUNTED, "side": 4, "channels": 1, "strides": [2, 1], "windows": [0.4, 0.0]},
     {"kind": "LocalStem", "weights": COUNTED, "channels": 3, "strides": [2, 1], "position": None, "span": 8},
     {"kind": "LongStretch", "short": [1.0, 1.5], "long": [2.0, 3.0], "length": 4.0, "gain": 1.1},
     {"kind": "PositionByDepth", "positions": [{"kind": "Rotary"}, {"kind": "Position"}], "order": [1, 0]},

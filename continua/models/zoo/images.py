@@ -32,12 +32,15 @@ def image_classifier(
     depth: Size = 3,
     side: Size = 8,
     stem: tuple[Size, ...] = (),
+    windows: tuple[NonNegative, ...] = (1.0, 0.0),
+    prior: NonNegative = 0.0,
 ) -> Transformer:
-    """Function patches, a flow of attention with a bias of displacement and feed-forward, the mean over the square.
+    """Function patches, a flow of attention and feed-forward, the mean over the square.
 
-    ``cells`` in each direction, polynomials up to ``degree``, windows of ``reach`` and a ``ridge`` (see ``Tiling``).
-    With a ``stem``, strides of local kernels, the image is read at ``side`` × ``side`` nodes instead, and tokens are
-    what the kernels make of these (see ``ImageStem``).
+    ``cells`` in each direction, polynomials up to ``degree``, windows of ``reach`` and a ``ridge`` (see ``Tiling``);
+    attention has a bias of displacement then.
+    With a ``stem``, strides of local kernels, the image is read at ``side`` × ``side`` nodes instead, gaps are filled
+    by means of these ``windows`` and ``prior``, and tokens are what the kernels make of it (see ``ImageStem``).
 
     >>> import torch
     >>> model = image_classifier(classes=3, d=8, heads=2, depth=1)
@@ -52,8 +55,10 @@ def image_classifier(
     weights = ByBasis(axes, {**smooth_bases(axes, native, 1), "z": Nodal(LeftEnd(depth))})
     fixed = weights.autonomous()
     tiling = Tiling(SQUARE, (cells, cells), degree, reach, ridge)
-    look = Attention(weights, position=WaveBias(fixed, WAVES))
+    look = Attention(weights, position=None if stem else WaveBias(fixed, WAVES))  # tokens of a stem have places
     block = pre_norm((look, Pointwise(weights)), lambda: LayerNorm(weights))
     readout = Readout(fixed, classes, before=(LayerNorm(fixed),), pool=True, bias=True)
-    embed: Embedding = ImageStem(fixed, side, channels, stem) if stem else Cells(fixed, tiling, channels)
+    embed: Embedding = Cells(fixed, tiling, channels)
+    if stem:
+        embed = ImageStem(fixed, side, channels, stem, windows=windows, prior=prior)
     return Transformer(axes, native, embed, block, readout)
