@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +26,7 @@ PANELS = {
     "Look inside": (inspect,),
     "Ship": (export, serve, plan, gather),
 }
+RECIPES: dict[str, Any] = {"help_option_names": []}  # fit has a --help of its own, which knows them
 
 app = typer.Typer(
     help="Continua: Transformers whose every axis is continuous.",
@@ -35,7 +36,7 @@ app = typer.Typer(
 )
 for panel, commands in PANELS.items():
     for command in commands:
-        own = {"help_option_names": []} if command is fit else None  # its help knows recipes
+        own = RECIPES if command is fit else None
         app.command(context_settings=own, rich_help_panel=panel)(command)
 simulations = Late("continua.cli.simulate.command", "Tokens as particles: simulate, measure, draw and film them.")
 app.add_typer(simulations, name="simulate", rich_help_panel="Look inside")
