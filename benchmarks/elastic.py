@@ -119,6 +119,15 @@ def trained(model: Transformer, own: Laws, steps: int, muon: bool) -> Callable[[
                        watch=lambda at: None)  # fmt: skip
 
 
+def told(rows: list[Row], variant: str) -> list[Row]:
+    """The rows, printed; at equal steps they are reported, and promise nothing."""
+    if variant == EQUAL:
+        rows = [replace(line, target="", held=None) for line in rows]
+    for line in rows:
+        print(f"{line.name}: {line.shown}  {line.target} {line.verdict}  {line.note}")
+    return rows
+
+
 def main() -> None:
     """Run what is missing, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -141,9 +150,7 @@ def main() -> None:
         return
     variant = OLD if chosen.adamw else EQUAL if chosen.equal else NEW
     if chosen.times:
-        rows = times(variant, chosen.timed, chosen.rounds)
-        for line in rows:
-            print(f"{line.name}: {line.shown}  {line.target} {line.verdict}  {line.note}")
+        rows = told(times(variant, chosen.timed, chosen.rounds), variant)
         print(write(NAMES[variant], rows, part=True))
         return
     steps, seeds = (20, 1) if chosen.quick else (chosen.steps, chosen.seeds)
@@ -161,12 +168,12 @@ def main() -> None:
     rows += (
         times(variant, 6, 1) if chosen.quick else [] if chosen.timeless else times(variant, chosen.timed, chosen.rounds)
     )
-    for line in rows:
-        print(f"{line.name}: {line.shown}  {line.target} {line.verdict}  {line.note}")
+    rows = told(rows, variant)
     if chosen.quick:
         path.unlink()
         return
-    print(write_beside(table.separate(), RESULTS / f"{NAMES[variant]}_separate.json"))
+    if variant != EQUAL:  # whose separate models are those of the usual table
+        print(write_beside(table.separate(), RESULTS / f"{NAMES[variant]}_separate.json"))
     first = table.by["elastic", "native", 0, table.longer, table.muon, 1.0]
     corpus = python_source()
     also = {"steps": steps, "seeds": seeds, "lr": LR, "corpus": {"name": corpus.name, "sha256": corpus.sha256}}
