@@ -36,6 +36,7 @@ class ImageStemTables(NamedTuple):
 
 
 Window = tuple[Tensor, Tensor]  # of nodes and points, down [*b, side, n] and across
+Windows = tuple[Window, tuple[Window | None, ...]]  # the hat, and a Gaussian for each width above zero
 
 
 class Observed(NamedTuple):
@@ -137,22 +138,19 @@ class ImageStem(Embedding):
         both = torch.cat([torch.where(flags > 0, images, 0.0), flags], 1)
         return Observed(both, *self._of_lattice(shape, images))
 
-    def _of_lattice(self, shape: tuple[int, ...], like: Tensor) -> tuple[Window, tuple[Window | None, ...]]:
+    def _of_lattice(self, shape: tuple[int, ...], like: Tensor) -> Windows:
         """The windows of pixels, with their areas; the same for all images of one shape, and kept."""
-
-        def made() -> tuple[Window, tuple[Window | None, ...]]:
-            area = self.side**2 / math.prod(shape)  # in cells of nodes
-            width = max(1.0, math.sqrt(area))
-            down, across = (_centres(n, like)[None] for n in shape)
-            return self._windows(down, across, self.side / width, area / width**2)
-
         if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
-            return made()
-        return self._kept.get((shape, like.device, like.dtype), made)
+            return self._made(shape, like)
+        return self._kept.get((shape, like.device, like.dtype), lambda: self._made(shape, like))
 
-    def _windows(
-        self, down: Tensor, across: Tensor, scale: Any, area: float = 1.0
-    ) -> tuple[Window, tuple[Window | None, ...]]:
+    def _made(self, shape: tuple[int, ...], like: Tensor) -> Windows:
+        area = self.side**2 / math.prod(shape)  # in cells of nodes
+        width = max(1.0, math.sqrt(area))
+        down, across = (_centres(n, like)[None] for n in shape)
+        return self._windows(down, across, self.side / width, area / width**2)
+
+    def _windows(self, down: Tensor, across: Tensor, scale: Any, area: float = 1.0) -> Windows:
         """Hats and Gaussians of unit mass between nodes and points [*b, 1, n], ``scale`` is one over their distance."""
         nodes = _centres(self.side, down)[:, None]
         near = (area * _hat(down, nodes, scale), _hat(across, nodes, scale))
