@@ -1,6 +1,6 @@
 """Images at other resolutions and with pixels missing: images as functions beside a ViT of the same size.
 
-    python benchmarks/vision.py                             # 3 seeds, about 20 minutes of CPU time
+    python benchmarks/vision.py                             # 3 seeds, about 25 minutes of CPU time
     python benchmarks/vision.py --fashion FOLDER            # where the four idx files of Fashion-MNIST are
     python benchmarks/vision.py --quick                     # a smoke run of a few steps, nothing is written
 
@@ -8,9 +8,9 @@ Both models have the same width, heads and depth (the ViT also its class token),
 the same changes of the training images (affine maps, missing pixels, other sizes in every other batch), optimisers,
 clipping and cosine. Of both, a validation part of the training images chooses with a third of the time: the learning
 rate, whether local kernels (a convolutional stem) or cells (patches) make the tokens, how missing pixels are filled,
-and the learning rate again; of the ViT without a stem also whether its patches are finer. The ViT is told which pixels
-were observed in a channel, and gets other resolutions resized to its own. Finished trainings are kept in
-``results/vision-runs.jsonl``.
+and the learning rate again; of the ViT without a stem also whether its patches are finer. Of the best two of all that
+was tried so, validation images choose with the whole time. The ViT is told which pixels were observed in a channel, and
+gets other resolutions resized to its own. Finished trainings are kept in ``results/vision-runs.jsonl``.
 """
 
 import argparse
@@ -214,10 +214,15 @@ def run(job: Job, task: Images, path: Path, quick: bool) -> dict[str, Any]:
 
 
 def chosen_of(data: str, kind: str, task: Images, path: Path, quick: bool) -> Job:
-    """The best tokens, learning rate, filling and patches, by validation images, whole and with pixels missing."""
+    """The best tokens, learning rate, filling and patches, by validation images, whole and with pixels missing.
+
+    A third of the time makes all choices; of the best two of all that it tried, the whole time chooses.
+    """
+    tried: dict[Job, float] = {}
 
     def score(job: Job) -> float:
-        return sum(run(job, task, path, quick)["accuracy"].values())
+        tried[job] = sum(run(job, task, path, quick)["accuracy"].values())
+        return tried[job]
 
     cells = (VisionSettings if data == "digits" else FashionSettings).cells
     first = FILLS[kind][0]
@@ -231,7 +236,9 @@ def chosen_of(data: str, kind: str, task: Images, path: Path, quick: bool) -> Jo
         best = max((replace(best, rate=rate) for rate in RATES), key=score)
     if kind == "vit" and not best.stem:
         best = max((replace(best, cells=finer) for finer in (cells, FINER[data])), key=score)
-    return replace(best, seconds=SECONDS[data], validation=False)
+    first_two = sorted(tried, key=lambda job: tried[job], reverse=True)[:2]
+    best = max((replace(job, seconds=SECONDS[data]) for job in first_two), key=score)
+    return replace(best, validation=False)
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -247,7 +254,7 @@ def rows_of(data: str, lines: dict[str, list[dict[str, Any]]]) -> list[Row]:
         mean = statistics.mean(ours)
         note = f"ViT {statistics.mean(theirs):.1f} [{min(theirs):.1f}, {max(theirs):.1f}]"
         target = "≥ ViT" if bound is None else f"≥ {bound:g}, ≥ ViT"
-        held = mean >= max(statistics.mean(theirs), bound or 0.0)
+        held = round(mean - max(statistics.mean(theirs), bound or 0.0), 6) >= 0  # as many right is enough
         rows.append(Row(f"{data}, {where}", mean, min(ours), max(ours), "%", target, held, note))
     return rows
 
@@ -257,7 +264,7 @@ def filling_rows(data: str, best: Job, path: Path) -> list[Row]:
     found: dict[str, Row] = {}
     for line in sorted(finished(path), key=lambda line: (sum(line["accuracy"].values()), line["rate"])):
         same = all(line[key] == getattr(best, key) for key in ("data", "kind", "cells", "stem"))
-        if same and line["validation"]:
+        if same and line["validation"] and line["seconds"] < SECONDS[data]:
             name = (
                 f"{data}, {NAMES[best.kind]}, filled by {line['fill']}, 75 % missing: validation, a third of the time"
             )
