@@ -20,10 +20,10 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 from torch.export import Dim
 
-from continua.convert.onnx.traced import _laid_out, _quiet
+from continua.convert.onnx.traced import _laid_out, _quiet, without_places
 from continua.data.burgers import burgers_pairs
 from continua.models import Batch
-from continua.models.latent import NOISE
+from continua.models.reconstruct import NOISE
 from continua.tasks.functions import relative
 from continua.training import Run
 
@@ -54,7 +54,7 @@ def traced(model: Any) -> onnx.ModelProto:
         program = torch.export.export(Asked(model).eval(), example, dynamic_shapes=shapes)
         names = ["values", "asked"]
         made = torch.onnx.export(
-            _laid_out(program), input_names=names, output_names=["answer"], dynamo=True, verbose=False
+            _laid_out(without_places(program)), input_names=names, output_names=["answer"], dynamo=True, verbose=False
         )
     return made.model_proto  # type: ignore[union-attr]
 

@@ -1,6 +1,7 @@
 """What is exported is what the model says, or it is not written."""
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +317,15 @@ def test_the_command_writes_from_a_folder(elastic, tmp_path: Path) -> None:
     assert described is not None
     assert json.loads(described["json"])["model"]["vocab"]["a"] == 0
     assert typed("export", str(tmp_path / "model"), str(tmp_path / "m.xyz")).returncode != 0
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt2"])
+def test_files_do_not_name_folders_of_the_machine_that_wrote_them(tmp_path: Path, name: str) -> None:
+    model = ct.zoo.bert(vocab=12, d=16, heads=2, depth=1, context=16).eval()
+    ct.export(model, tmp_path / name)
+    written = (tmp_path / name).read_bytes()
+    if name.endswith(".pt2"):
+        with zipfile.ZipFile(tmp_path / name) as parts:
+            written = b"".join(parts.read(part) for part in parts.namelist())
+    assert str(Path(ct.__file__).parent).encode() not in written
+    assert b"transformer.py" not in written

@@ -31,13 +31,23 @@ def program_of(view: View, doors: Doors) -> Any:
     try:
         with torch.no_grad(), _quiet():
             shapes = (doors.dynamic,)
-            return torch.export.export(Traced(view, doors).eval(), doors.example(SHAPES[0]), dynamic_shapes=shapes)
+            made = torch.export.export(Traced(view, doors).eval(), doors.example(SHAPES[0]), dynamic_shapes=shapes)
+            return without_places(made)
     except Exception as problem:  # whatever a tracer raises
         got = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
         remedy = "Use a fixed number of steps and a plain kernel, or save it with model.save."
         raise ConfigError("this model cannot be traced", got=got, remedy=remedy) from problem
     finally:
         view.model.check = check
+
+
+def without_places(program: Any) -> Any:
+    """The same program without the lines of code behind its operations, which name folders of this machine."""
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.nodes:
+                node.meta.pop("stack_trace", None)
+    return program
 
 
 def write_program(view: View, doors: Doors, path: Path) -> list[Compared]:
