@@ -12,7 +12,7 @@ from torch import Tensor
 
 import continua as ct
 
-SAMPLES, TOKENS, VOCAB = 2, 128, 1024
+VOCAB = 1024
 WIDE = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8}
 GELU = WIDE | {"vocab_size": VOCAB, "intermediate_size": 1024, "max_position_embeddings": 512}
 QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -26,7 +26,22 @@ IMAGES = WIDE | QUIET | {"intermediate_size": 1024, "image_size": 96, "patch_siz
 ALTERNATING = {"sliding_window": 64, "head_dim": 32, "query_pre_attn_scalar": 32}
 
 
-def tokens(samples: int = SAMPLES, count: int = TOKENS, seed: int = 0) -> Tensor:
+@dataclass(frozen=True)
+class Amount:
+    """How much a step reads: texts and their tokens, those of a source and of its answers, and images."""
+
+    texts: int
+    tokens: int
+    source: int
+    answers: int
+    images: int
+
+
+MANY = Amount(texts=8, tokens=256, source=192, answers=128, images=16)  # a batch of training, as version 0.1 measured
+FEW = Amount(texts=2, tokens=128, source=128, answers=96, images=2)  # so few that weights cost as much as texts
+
+
+def tokens(samples: int, count: int, seed: int = 0) -> Tensor:
     """Random words."""
     return torch.randint(2, VOCAB, (samples, count), generator=torch.Generator().manual_seed(seed))
 
@@ -52,15 +67,17 @@ class Family:
         config = getattr(transformers, self.config)(**self.sizes, **self.options)
         return getattr(transformers, self.model)(config)
 
-    def data(self) -> dict[str, Tensor]:
+    def data(self, amount: Amount = MANY) -> dict[str, Tensor]:
         """What Hugging Face is given."""
+        texts = amount.texts
         if self.reads == "images":
-            return {"pixel_values": numbers(SAMPLES, 3, 96, 96)}
+            return {"pixel_values": numbers(amount.images, 3, 96, 96)}
         if self.reads == "sounds":
-            return {"input_features": numbers(SAMPLES, 80, 256), "decoder_input_ids": tokens(count=64, seed=1)}
+            return {"input_features": numbers(texts, 80, 256), "decoder_input_ids": tokens(texts, amount.answers, 1)}
         if self.reads == "words beside words":
-            return {"input_ids": tokens(), "decoder_input_ids": tokens(count=96, seed=1)}
-        return {"input_ids": tokens()}
+            answers = tokens(texts, amount.answers, 1)
+            return {"input_ids": tokens(texts, amount.source), "decoder_input_ids": answers}
+        return {"input_ids": tokens(texts, amount.tokens)}
 
     def theirs(self, model: Any, data: dict[str, Tensor]) -> Tensor:
         """The answer of Hugging Face; keys and values are kept where a model would by itself."""
