@@ -20,6 +20,7 @@ from continua.typing import Float, Tensor
 Parts = tuple[Tensor, Tensor]  # real and imaginary
 FEW = 64  # tokens whose sums are taken in float64
 NUMBERS = 64  # bytes of a wave in a list, beside those of its whole numbers
+BLOCK = 2048  # points whose waves are one matrix: freed memory of larger ones goes back to the system, page by page
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,10 @@ class Waves:
             lines = [self._line(i, line) for i, line in enumerate(grid.lines)]
             made = ByLines(tuple(len(line) for line in grid.lines), tuple(len(k) for k in self.ranges))
             return made, (tuple(there for there, _ in lines), tuple(back for _, back in lines))
-        return ByMatrix(), self._matrices(grid.nodes, self._share(grid, exact, whole))
+        share = self._share(grid, exact, whole)
+        if torch.compiler.is_compiling() or share.shape[-1] <= BLOCK:
+            return ByMatrix(), self._matrices(grid.nodes, share)
+        return ByBlocks(), self._blocks(grid.nodes, share)
 
     def _share(self, grid: Grid, exact: bool, whole: bool) -> Float[Tensor, "*b n"]:
         """The part of the measure that each node has."""
@@ -115,6 +119,17 @@ class Waves:
         doubled = constants.numbers(self.doubled(), share.device, share.dtype)
         there = (torch.cat([cos, -sin], -1) * share[..., None]).mT
         return there, torch.cat([doubled * cos, -doubled * sin], -1)
+
+    def _blocks(self, nodes: Float[Tensor, "*b n k"], share: Float[Tensor, "*b n"]) -> tuple[Any, Any]:
+        """cos and −sin at a block of nodes after the other, which serve both ways: there with the shares of the nodes,
+        back with what stands for the waves left out."""
+        waves = tuple(self._rows(some, share) for some in nodes.split(BLOCK, -2))
+        doubled = constants.numbers(self.doubled(), share.device, share.dtype)
+        return (waves, share), (waves, doubled)
+
+    def _rows(self, nodes: Float[Tensor, "*b n k"], like: Tensor) -> Float[Tensor, "*b n 2w"]:
+        angles = self.angles(nodes)
+        return torch.cat([angles.cos(), -angles.sin()], -1).to(like)
 
     def _in_parts(self, grid: Grid, shard: Shard, exact: bool, whole: bool) -> tuple["Transform", tuple[Any, Any]]:
         """The matrices of the own nodes, with the weights that these have among all."""
@@ -186,6 +201,24 @@ class ByMatrix(Transform):
     def synthesise(self, v: Float[Tensor, "b 2 w c"], back: Any) -> Float[Tensor, "b n c"]:
         """[n, 2w] @ [2w, c]."""
         return back.to(v) @ v.flatten(1, 2)
+
+
+class ByBlocks(Transform):
+    """By a matrix product each way for a block of nodes after the other: the same sums, in little memory at a time."""
+
+    def analyse(self, x: Float[Tensor, "b n c"], there: Any) -> Float[Tensor, "b 2 w c"]:
+        """Σ over blocks of [2w, n] @ [n, c]."""
+        waves, share = there
+        sizes = [rows.shape[-2] for rows in waves]
+        blocks = zip(waves, x.split(sizes, 1), share.to(x).split(sizes, -1), strict=True)
+        sums = [rows.to(x).mT @ (own[..., None] * some) for rows, some, own in blocks]
+        return torch.stack(sums).sum(0).unflatten(1, (2, -1))
+
+    def synthesise(self, v: Float[Tensor, "b 2 w c"], back: Any) -> Float[Tensor, "b n c"]:
+        """[n, 2w] @ [2w, c] of each block."""
+        waves, doubled = back
+        whole = (doubled.to(v)[:, None] * v).flatten(1, 2)  # [b, 2w, c]
+        return torch.cat([rows.to(v) @ whole for rows in waves], 1)
 
 
 def _coefficients(x: Float[Tensor, "b n c"], there: Tensor, tokens: int) -> Float[Tensor, "b 2 w c"]:

@@ -1,6 +1,7 @@
 """Waves on domains, convolution by waves, and the bias of displacement."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -24,13 +25,18 @@ from continua.axes import (
 )
 from continua.errors import ConfigError
 from continua.fields import ByBasis
+from continua.models import Batch
 from continua.models.build import continuous_axes, smooth_bases
+from continua.models.zoo import mesh_map
 from continua.operators import GELU, Chain, Pointwise, SpectralConvolution, WaveBias, Waves
+from continua.operators import waves as waves_room
+from continua.operators.waves import ByBlocks, ByMatrix, Transform
 from tests.refusals import refused
 
 EXACT = 1e-12  # float64 round-off of sums over a few hundred nodes
 TORUS = Product((Circle(), Circle()))
 BOX = Product((Interval(), Circle(2.0), Interval(-1.0, 1.0)))
+IN_BOX = Waves(BOX, (3, 2, 3), stretch=1.5)
 
 
 def weights(t: Axis, d: int = 6) -> ByBasis:
@@ -75,6 +81,76 @@ def test_direction_by_direction_equals_one_product_over_all_nodes(axis: Product)
     x, v = normal(2, len(grid), 3), normal(2, 2, len(waves.numbers), 3)
     assert (by_lines.analyse(x, there) - dense.analyse(x, all_there)).abs().max() < EXACT
     assert (by_lines.synthesise(v, back) - dense.synthesise(v, all_back)).abs().max() < EXACT
+
+
+def in_one_and_in_blocks(
+    monkeypatch: pytest.MonkeyPatch, grid: Grid, size: int
+) -> tuple[tuple[Transform, Any], tuple[Transform, Any]]:
+    whole = IN_BOX.bind(grid, whole=False)
+    assert isinstance(whole[0], ByMatrix)
+    monkeypatch.setattr(waves_room, "BLOCK", size)
+    parts = IN_BOX.bind(grid, whole=False)
+    assert isinstance(parts[0], ByBlocks)
+    return whole, parts
+
+
+@pytest.mark.spec("M11", "B16")
+@pytest.mark.parametrize("shape", [(23, 3), (2, 23, 3)], ids=["one grid", "a grid of each sample"])
+@pytest.mark.parametrize("size", [1, 7, 22])
+def test_block_by_block_equals_one_product_over_all_nodes(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], size: int
+) -> None:
+    random = torch.Generator().manual_seed(4)
+    points = torch.rand(*shape, generator=random, dtype=torch.float64).requires_grad_()
+    mass = torch.rand(*shape[:-1], generator=random, dtype=torch.float64).requires_grad_()
+    whole, parts = in_one_and_in_blocks(monkeypatch, Grid(points, mass), size)
+    x = normal(2, 23, 4).requires_grad_()
+    v = normal(2, 2, len(IN_BOX.numbers), 4, seed=1).requires_grad_()
+    found = []
+    for transform, (there, back) in (whole, parts):
+        analysed = transform.analyse(x, there)
+        answered = transform.synthesise(v, back)
+        loss = (analysed * normal(*analysed.shape, seed=2)).sum() + (answered * normal(*answered.shape, seed=3)).sum()
+        found.append((analysed, answered, *torch.autograd.grad(loss, (x, v, points, mass))))
+    for one, other in zip(*found, strict=True):
+        assert one.shape == other.shape
+        assert (one - other).abs().max() < 100 * EXACT  # derivatives by the nodes are a hundred times larger
+
+
+@pytest.mark.spec("M11", "B16")
+def test_sums_over_blocks_in_half_precision_are_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = torch.rand(2000, 3, generator=torch.Generator().manual_seed(4))
+    whole, parts = in_one_and_in_blocks(monkeypatch, Grid(points, torch.full((2000,), 1 / 2000)), 10)
+    x = (1 + normal(1, 2000, 2).float()).bfloat16()
+    wanted = whole[0].analyse(x.float(), whole[1][0])
+    step = torch.finfo(torch.bfloat16).eps
+    off = (parts[0].analyse(x, parts[1][0]).float() - wanted).abs().max()
+    assert off < step * wanted.abs().max()
+
+
+@pytest.mark.spec("M11", "B16")
+def test_an_exported_map_serves_meshes_of_more_nodes_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waves_room, "BLOCK", 40)
+    size = at(d=6, h=2, m=8, z=2)
+    model = mesh_map(Product((Interval(), Interval())), channels=2, at=size, modes=2, tokens=4).double().eval()
+
+    class Answers(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: torch.Tensor, points: torch.Tensor, mass: torch.Tensor) -> Any:
+            return self.model(Batch(x, grid=Grid(points, mass)))
+
+    def given(n: int) -> tuple[torch.Tensor, ...]:
+        points = torch.rand(1, n, 2, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+        return normal(1, n, 2), points, torch.full((1, n), 1 / n, dtype=torch.float64)
+
+    nodes = torch.export.Dim("nodes", min=65)  # sums over fewer are taken in float64
+    dynamic = ({1: nodes}, {1: nodes}, {1: nodes})
+    program = torch.export.export(Answers(), given(90), dynamic_shapes=dynamic).module()
+    for n in (65, 90, 170):
+        assert (program(*given(n)) - Answers()(*given(n))).abs().max() < EXACT
 
 
 @pytest.mark.spec("B3")
