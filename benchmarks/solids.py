@@ -2,7 +2,7 @@
 
     python benchmarks/solids.py               # everything that is not in results/solids-runs.jsonl yet
     python benchmarks/solids.py --only time   # how time grows with the points
-    python benchmarks/solids.py --picture FILE.png   # train ours once more and draw what it answers
+    python benchmarks/solids.py --picture FILE.png   # train ours once more, ask at few points of fine meshes, draw
     python benchmarks/solids.py --quick       # a smoke run
 
 Training points are random nodes of meshes of 6,000 nodes; test solids are other ones, at as many points and at 32,768
@@ -38,7 +38,7 @@ from continua.lab.canvas.solids import draw_solids
 from continua.models import Batch
 from continua.operators import waves
 from continua.recipes.meshes import TEST, DiffusionSettings, model_of, optimiser_of, seed_of, solids_of
-from continua.tasks.functions import predict
+from continua.tasks.functions import predict, relative
 from continua.tasks.meshes import OnMeshes
 
 PEERS = ("Transolver", "FLARE")
@@ -115,8 +115,24 @@ def draw(contest: Contest, path: Path, target: Path) -> None:
     model, step = stepper(contest, OURS, 0)
     for number in range(steps):
         step(number, factor(number, steps))
+    few, many = contest.test
+    print(f"{few}, drawn from those of {many}: {thinned(model, contest.test[many], contest.settings.points):.4f}")
     drawn = draw_solids(model, contest.settings.finer, seed_of(contest.settings, TEST), target)
     print(f"picture: {drawn.path}")
+
+
+def thinned(model: Any, pairs: MeshPairs, count: int) -> float:
+    """The mean error at random nodes of fine meshes, each with the mass of all nodes that lie nearest to it."""
+    generator = torch.Generator().manual_seed(1)
+    errors = []
+    for i in range(len(pairs)):
+        rows = torch.randperm(pairs.nodes, generator=generator)[:count]
+        owner = torch.cdist(pairs.points[i], pairs.points[i, rows]).argmin(1)
+        weights = torch.zeros(count).index_add_(0, owner, pairs.weights[i])
+        grid = Grid(pairs.points[i, rows][None], weights[None])
+        answer = predict(model, Batch(pairs.inputs[i, rows][None], grid=grid))
+        errors.append(float(relative(answer, pairs.outputs[i, rows][None], weights)))
+    return statistics.mean(errors)
 
 
 def times(contest: Contest, sizes: tuple[int, ...], rounds: int) -> dict[str, dict[str, dict[str, float]]]:
