@@ -97,7 +97,7 @@ def run(
     """Load the model, read the prompt, write on."""
     check_which(which)
     place = located(path)
-    if (place / ABOUT).is_file() or not place.exists():
+    if (place / ABOUT).is_file():
         author = _of_run(place, wish, which, device, trust)
     else:
         author = _of_folder(place, wish, which, device)

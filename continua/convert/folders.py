@@ -6,6 +6,7 @@ from typing import Any
 
 from continua.convert.hub import located
 from continua.convert.huggingface import from_hf
+from continua.errors import CheckpointError
 from continua.models import load
 from continua.models.store import CONFIG, read_json
 from continua.training import Run
@@ -32,6 +33,10 @@ def model_in(place: Path) -> Found:
         run = Run.open(folder)
         return Found(folder, run.model(), run, False)
     config = folder / CONFIG
-    if config.is_file() and read_json(config).get("format") != "continua":
+    if not config.is_file():
+        got = f"none in {folder}" if folder.is_dir() else f"{folder}, where no folder is"
+        remedy = "Give a run of continua fit, a folder of model.save() or one of Hugging Face."
+        raise CheckpointError(f"a folder of a model has a {ABOUT} or a {CONFIG}", got=got, remedy=remedy)
+    if read_json(config).get("format") != "continua":
         return Found(folder, from_hf(folder), None, True)
     return Found(folder, load(folder), None, False)

@@ -229,7 +229,7 @@ def test_refusals_are_one_sentence_and_leave_nothing(bert, texts, tmp_path) -> N
         (("lift", str(bert), out, "--texts", str(short)), "need"),
         (("lift", str(bert), out, "--texts", str(texts), "--raw"), "Leave one of them out"),
         (("lift", str(bert), str(bert)), "Choose another name"),
-        (("lift", str(tmp_path / "nowhere"), out), "Give the folder"),
+        (("lift", str(tmp_path / "nowhere"), out), "where no folder is"),
         (("discretise", str(bert), out, "--at", "m=x"), "whole numbers"),
         (("discretise", str(bert), out, "--at", "h=0"), "h"),
         (("discretise", str(bert), out, "--at", "d=10,h=3", "--hf", "--texts", str(texts)), "no place"),

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from continua.cli import app
-from continua.errors import ConfigError, ContinuaError, RunError
+from continua.errors import CheckpointError, ConfigError, ContinuaError, RunError
 from continua.training import compiled
 from tests.forked import commanded
 from tests.runs import states, steps_of, tiny_text
@@ -117,7 +117,7 @@ def test_generate_changes_nothing_of_the_text(run, monkeypatch) -> None:
         (("fit", "text", "--set", "steps"), ConfigError, r"got steps\. For example --set steps=500"),
         (("fit", "text", "--text", "none.txt"), ConfigError, r"cannot be read as text.*Give a UTF-8 file"),
         (("fit", "--resume", "nowhere"), RunError, r"none in nowhere\. Give a folder that continua fit wrote"),
-        (("generate", "nowhere"), RunError, r"none in nowhere"),
+        (("generate", "nowhere"), CheckpointError, r"got nowhere, where no folder is\. Give a run"),
         (("generate", "RUN", "--prompt", "%"), ConfigError, r"does not know this character, got '%'"),
         (("generate", "RUN", "--prompt", ""), ConfigError, r"a prompt needs at least one token, got ''"),
         (("generate", "RUN", "--which", "first"), ConfigError, r"--which is best or last, got first"),
