@@ -16,13 +16,15 @@ from continua.errors import ConfigError, GridError, ShapeError
 from continua.fields import Parametrisation, Role, Use, kernel, kernel_std
 from continua.fields.role import LIFT, SHIFT
 from continua.models.batch import Batch
-from continua.models.embed import Embedding
+from continua.models.embed import Embedding, apply_once
+from continua.operators import Operator
 from continua.settings import NonNegative, Size
 from continua.typing import Float, Tensor
 
 FIRST = 5  # nodes in each direction that the first kernel sees
 LATER = 3  # nodes in each direction that every further kernel sees
 WINDOW = 1.0  # the width of a mean, in distances of nodes, or of points where these are farther apart
+START = 1 / 3  # of the width at which kernels would keep variance: they turn sooner from a narrow start
 FAR = 1e-12  # the weight of points far from a node, beside one of those near it
 
 
@@ -33,25 +35,28 @@ class ImageStemTables(NamedTuple):
     biases: tuple[Tensor, ...]
     mix: Tensor
     place: Tensor | None
+    norm: Any = None
 
 
 Window = tuple[Tensor, Tensor]  # of nodes and points, down [*b, side, n] and across
-Windows = tuple[Window, tuple[Window | None, ...]]  # the hat, and a Gaussian for each width above zero
+Windows = tuple[Window | None, tuple[Window | None, ...]]  # the hat, and a Gaussian for each width above zero
 
 
 class Observed(NamedTuple):
     """Values and ones where something was observed, zeros elsewhere, and the windows of nodes that they lie in."""
 
     values: Tensor  # of pixels [b, c, h, w], of points [b, c, n]
-    near: Window
+    there: Tensor  # of one channel; of one sample where all have the same gaps
+    near: Window | None  # None: pixels are the nodes
     around: tuple[Window | None, ...]
 
-    def under(self, window: Window) -> Float[Tensor, "b c n n"]:
-        """∫ w u dμ."""
-        down, across = window
-        if self.values.dim() == 4:  # direction by direction: the window of a product is the product of windows
-            return down @ self.values @ across.mT
-        return (self.values[:, :, None, :] * down[..., None, :, :]) @ across[..., None, :, :].mT
+
+def _under(window: Window, values: Tensor) -> Float[Tensor, "b c n n"]:
+    """∫ w u dμ."""
+    down, across = window
+    if values.dim() == 4:  # direction by direction: the window of a product is the product of windows
+        return down @ values @ across.mT
+    return (values[:, :, None, :] * down[..., None, :, :]) @ across[..., None, :, :].mT
 
 
 @register
@@ -66,6 +71,7 @@ class ImageStem(Embedding):
     values [b, n, channels] with a ``grid``, or images [b, channels, height, width] at the centres of their pixels,
     ``observed`` where flags say. Kernels K_l are functions of relative position, known at the nodes around zero; layer
     l answers at every ``strides[l]``-th node of the one before. φ is GELU; ``placed`` learns p, a row for each token.
+    ``norm`` is applied to all of it: what follows then adds to a state of unit size, however narrow kernels start.
     Discrete case: at ``side`` × ``side`` pixels ``nn.Conv2d`` with these strides on images whose gaps are filled and on
     flags; then ``nn.Linear``.
     """
@@ -79,6 +85,7 @@ class ImageStem(Embedding):
         placed: bool = True,
         windows: tuple[NonNegative, ...] = (WINDOW, 0.0),
         prior: NonNegative = 0.0,
+        norm: Operator | None = None,
     ) -> None:
         super().__init__()
         if weights.axes.t != Product((Interval(), Interval())):
@@ -97,14 +104,15 @@ class ImageStem(Embedding):
         self.rule = ProductRule((Midpoint(self.few),) * 2)
         self.told = len(self.windows) * channels + 1  # filled values and masses
         entries = self.told * FIRST * FIRST
-        self.first = weights.table(entries, "d", std=entries**-0.5, role=LIFT)
-        std = kernel_std(weights, "c") / LATER
+        self.first = weights.table(entries, "d", std=START * entries**-0.5, role=LIFT)
+        std = START * kernel_std(weights, "c") / LATER
         role = Role(Use.KERNEL, "nc")
         later: list[Any] = [weights.table(LATER**2, "dnc", std=std, role=role) for _ in self.strides[1:]]
         self.later: Any = nn.ModuleList(later)
         self.bias = weights.table(len(self.strides), "d", std=0.02, role=SHIFT)
         self.mix = kernel(weights, "dc", inputs="c")
         self.place = weights.table(self.tokens, "d", std=0.02) if placed else None
+        self.norm = norm
         self._kept = constants.Cache(16)
 
     @property
@@ -121,9 +129,9 @@ class ImageStem(Embedding):
         pixels = values.dim() == 4 and batch.grid is None and batch.times is None
         found = self._of_pixels(values, batch.observed) if pixels else self._of_points(values, batch)
         beyond = self.few * self.stride - self.side  # nodes of the last tokens that lie outside
-        x = pad(self._seen(found), (0, beyond, 0, beyond))
-        laid = x.unflatten(3, (self.few, self.stride)).unflatten(2, (self.few, self.stride))  # [b, c, m, s, m, s]
-        laid = laid.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+        x = pad(self._seen(found), (0, 0, 0, beyond, 0, beyond))
+        laid = x.unflatten(2, (self.few, self.stride)).unflatten(1, (self.few, self.stride))  # [b, m, s, m, s, c]
+        laid = laid.transpose(2, 3).flatten(3).flatten(1, 2)
         return replace(batch, values=laid, grid=grid_on(self.axis, self.rule, values), times=None, observed=None)
 
     def _of_pixels(self, images: Float[Tensor, "b c h w"], observed: Tensor | None) -> Observed:
@@ -134,9 +142,7 @@ class ImageStem(Embedding):
         if observed is not None:
             flags = (observed != 0).unflatten(-1, shape).to(images).reshape(-1, 1, *shape)
         self._check_seen(flags.flatten(1))
-        flags = flags.expand(len(images), -1, -1, -1)
-        both = torch.cat([torch.where(flags > 0, images, 0.0), flags], 1)
-        return Observed(both, *self._of_lattice(shape, images))
+        return Observed(torch.where(flags > 0, images, 0.0), flags, *self._of_lattice(shape, images))
 
     def _of_lattice(self, shape: tuple[int, ...], like: Tensor) -> Windows:
         """The windows of pixels, with their areas; the same for all images of one shape, and kept."""
@@ -148,7 +154,8 @@ class ImageStem(Embedding):
         area = self.side**2 / math.prod(shape)  # in cells of nodes
         width = max(1.0, math.sqrt(area))
         down, across = (_centres(n, like)[None] for n in shape)
-        return self._windows(down, across, self.side / width, area / width**2)
+        near, around = self._windows(down, across, self.side / width, area / width**2)
+        return None if shape == (self.side, self.side) else near, around
 
     def _windows(self, down: Tensor, across: Tensor, scale: Any, area: float = 1.0) -> Windows:
         """Hats and Gaussians of unit mass between nodes and points [*b, 1, n], ``scale`` is one over their distance."""
@@ -178,27 +185,33 @@ class ImageStem(Embedding):
         area = grid.weights * self.side**2  # [*b, n], in cells of nodes
         mean = area.sum(-1, keepdim=True) / (area > 0).sum(-1, keepdim=True).clamp_min(1)
         width = mean.clamp_min(1.0).sqrt()  # [*b, 1]
-        both = torch.cat([values, torch.ones_like(values[..., :1])], -1)
-        both = torch.where(grid.observed[..., None], both, 0.0) * (area / width**2)[..., None]
+        there = torch.where(grid.observed, area / width**2, 0.0)[..., None]  # [*b, n, 1]
+        values = torch.where(grid.observed[..., None], values, 0.0) * there
+        there = there.expand(len(values), -1, -1)
         down, across = (x[..., None, :] for x in grid.nodes.to(values).unbind(-1))
-        return Observed(both.mT, *self._windows(down, across, self.side / width[..., None]))
+        return Observed(values.mT, there.mT, *self._windows(down, across, self.side / width[..., None]))
 
-    def _seen(self, found: Observed) -> Float[Tensor, "b c n n"]:
+    def _seen(self, found: Observed) -> Float[Tensor, "b n n c"]:
         """Filled values, and the mass near a node: one where everything was observed."""
-        integral, mass = found.under(found.near).tensor_split([-1], 1)
-        integral = integral / mass.clamp_min(1.0)
+        integral, mass = found.values, found.there
+        if found.near is not None:
+            mass = _under(found.near, mass)
+            integral = _under(found.near, integral) / mass.clamp_min(1.0)
         lack = (1 - mass).clamp_min(0.0)
         parts = []
         for window in found.around:
             if window is None:
                 parts.append(integral)
                 continue
-            sums = found.under(window)
-            if not self.prior:
-                sums = sums + FAR * found.values.flatten(2).sum(-1)[..., None, None]
-            sums, near = sums.tensor_split([-1], 1)
+            sums, near = (self._around(window, what) for what in (found.values, found.there))
             parts.append(integral + lack * ((1 + self.prior) * sums / (near + self.prior)))
-        return torch.cat([*parts, mass], 1)
+        parts.append(mass.expand(len(integral), -1, -1, -1))
+        return torch.cat([part.permute(0, 2, 3, 1) for part in parts], -1)
+
+    def _around(self, window: Window, what: Tensor) -> Float[Tensor, "b c n n"]:
+        """∫ g what dμ; where no prior counts for something, far points do."""
+        sums = _under(window, what)
+        return sums if self.prior else sums + FAR * what.flatten(2).sum(-1)[..., None, None]
 
     def _check_channels(self, got: int, shape: list[int]) -> None:
         if got != self.channels:
@@ -222,7 +235,8 @@ class ImageStem(Embedding):
         mix = self.mix.on(d=d, c=d)
         mix = mix if d.is_unit else mix * d.weights.to(mix)
         place = None if self.place is None else self.place.on(d=d)
-        return ImageStemTables(tuple(kernels), tuple(self.bias.on(d=d).unbind(0)), mix, place)
+        norm = None if self.norm is None else self.norm.read(grids)
+        return ImageStemTables(tuple(kernels), tuple(self.bias.on(d=d).unbind(0)), mix, place, norm)
 
     def forward(self, batch: Batch, grids: Grids, read: ImageStemTables | None = None) -> Tensor:
         """Convolve what was observed."""
@@ -235,11 +249,13 @@ class ImageStem(Embedding):
             raise ShapeError(f"tokens have shape [b, {few * few}, {width}]", got=got, remedy="Let the model lay them.")
         tables = self.read(grids) if read is None else read
         x = values.to(tables.kernels[0]).unflatten(2, (self.stride, self.stride, -1)).unflatten(1, (few, few))
-        x = x.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)[..., : self.side, : self.side]  # [b, c, side, side]
+        x = x.transpose(2, 3).flatten(3, 4).flatten(1, 2)[:, : self.side, : self.side]  # [b, side, side, c]
+        x = x.permute(0, 3, 1, 2)  # channels lie innermost, as in later kernels and in tokens: no layer moves them
         for own, bias, stride in zip(tables.kernels, tables.biases, self.strides, strict=True):
             x = gelu(conv2d(x, own, bias, stride=stride, padding=own.shape[-1] // 2))
         x = linear(x.flatten(2).mT, tables.mix)  # [b, t, d]
-        return x if tables.place is None else x + tables.place
+        x = x if tables.place is None else x + tables.place
+        return x if self.norm is None else apply_once(self.norm, tables.norm, grids, x)
 
 
 def _centres(count: int, like: Tensor) -> Tensor:

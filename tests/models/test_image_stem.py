@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn.functional import conv2d, gelu
+from torch.nn.functional import conv2d, gelu, layer_norm
+from torch.profiler import ProfilerActivity, profile
 
 from continua.axes import Grid
 from continua.data.images import observed_pixels, point_sets, resampled
@@ -38,15 +39,30 @@ def laid(model, batch: Batch) -> torch.Tensor:
 
 @pytest.mark.spec("B6", "M5")
 @pytest.mark.parametrize("side", [7, 8])
-def test_it_is_two_convolutions_and_a_map(side: int) -> None:
+def test_it_is_two_convolutions_a_map_and_a_norm(side: int) -> None:
     model = stemmed(side)
+    with torch.no_grad():
+        for p in model.embed.norm.parameters():
+            p.copy_(random(*p.shape))
     batch, grids = model.prepare(Batch(random(2, 1, 8, 8)), model.structure())
     tables = model.embed.read(grids)
     x = laid(model, Batch(random(2, 1, 8, 8)))
     assert x.shape == (2, 3, side, side)
     x = gelu(conv2d(x, tables.kernels[0], tables.biases[0], stride=2, padding=2))
     x = gelu(conv2d(x, tables.kernels[1], tables.biases[1], stride=2, padding=1)).flatten(2).mT
-    assert torch.allclose(model.embed(batch, grids), x @ tables.mix.mT + tables.place, atol=1e-12)
+    x = layer_norm(x @ tables.mix.mT + tables.place, (8,), *model.embed.norm.parameters(), model.embed.norm.eps)
+    assert torch.allclose(model.embed(batch, grids), x, atol=1e-12)
+
+
+@pytest.mark.spec("B6")
+def test_no_layer_moves_channels_in_memory() -> None:
+    """Inputs, kernels and tokens have channels innermost: mixed orders cost copies at every layer, both ways."""
+    model = stemmed().float()
+    batch, grids = model.prepare(Batch(random(2, 1, 8, 8).float()), model.structure())
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
+        model.embed(batch, grids).sum().backward()
+    moved = [event for event in seen.events() if event.name == "aten::copy_" and event.input_shapes[0] == [2, 8, 4, 4]]
+    assert not moved
 
 
 @pytest.mark.spec("B6")

@@ -60,5 +60,5 @@ def image_classifier(
     readout = Readout(fixed, classes, before=(LayerNorm(fixed),), pool=True, bias=True)
     embed: Embedding = Cells(fixed, tiling, channels)
     if stem:
-        embed = ImageStem(fixed, side, channels, stem, windows=windows, prior=prior)
+        embed = ImageStem(fixed, side, channels, stem, windows=windows, prior=prior, norm=LayerNorm(fixed))
     return Transformer(axes, native, embed, block, readout)
