@@ -20,7 +20,7 @@ from continua.typing import Float, Tensor
 Parts = tuple[Tensor, Tensor]  # real and imaginary
 FEW = 64  # tokens whose sums are taken in float64
 NUMBERS = 64  # bytes of a wave in a list, beside those of its whole numbers
-BLOCK = 2048  # points whose waves are one matrix: freed memory of larger ones goes back to the system, page by page
+BLOCK = 4096  # points whose waves are one matrix: freed memory of larger ones goes back to the system, page by page
 
 
 @dataclass(frozen=True)
