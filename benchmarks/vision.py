@@ -5,12 +5,12 @@
     python benchmarks/vision.py --quick                     # a smoke run of a few steps, nothing is written
 
 Both models have the same width, heads and depth (the ViT also its class token), the same CPU seconds on one thread,
-the same changes of the training images (affine maps, missing pixels, other sizes in every other batch), optimisers,
-clipping and cosine. Of both, a validation part of the training images chooses with a third of the time: the learning
-rate, whether local kernels (a convolutional stem) or cells (patches) make the tokens, how missing pixels are filled,
-and the learning rate again; of the ViT without a stem also whether its patches are finer. Of the best two of all that
-was tried so, validation images choose with the whole time. The ViT is told which pixels were observed in a channel, and
-gets other resolutions resized to its own. Finished trainings are kept in ``results/vision-runs.jsonl``.
+taking turns of a few steps, the same changes of the training images (affine maps, missing pixels, other sizes in every
+other batch), optimisers, clipping and cosine. Of both, validation images choose with a third of the time: the learning
+rate, whether local kernels (a convolutional stem) or cells (patches) make the tokens, how kernels start, how missing
+pixels are filled, and the rate again; of the ViT without a stem also whether its patches are finer. Of the best two of
+all that was tried, validation images choose with the whole time. The ViT is told which pixels were observed in a
+channel, and gets other sizes resized to its own. Finished trainings are kept in ``results/vision-runs.jsonl``.
 """
 
 import argparse
@@ -19,7 +19,9 @@ import math
 import os
 import statistics
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ import torch
 from common import RESULTS, Row, environment, write
 from contests import Together
 from torch import nn
-from vision_peers import MEANS, Filled, StemViT, filled, told
+from vision_peers import MEANS, Filled, StemViT, bare, filled, told, wide
 
 from continua.data.images import FASHION, observed_pixels, point_sets, resampled
 from continua.models import Batch, Pixels, Scaled, initialise, zoo
@@ -50,6 +52,7 @@ MEASURED = 1000  # validation images that are measured, at most; of held-out ima
 PROMISED = {("digits", "8"): 97.0, ("digits", "16"): 95.0, ("digits", "-0.5"): 90.0}
 NAMES = {"cells": "images as functions", "vit": "ViT"}
 CLIP = 1.0
+TURN = 5  # steps of one model before another has its turn
 DRAWS = 4  # of missing pixels, for each of up to so many images; more have one
 
 
@@ -66,6 +69,7 @@ class Job:
     seed: int = 0
     seconds: float = 30.0
     validation: bool = False
+    wide: bool = False  # kernels of a stem start wide, and no norm stands behind it
 
 
 # --- trainings -------------------------------------------------------------------------------------------------------
@@ -92,6 +96,14 @@ def task_of(data: str, folder: Path) -> Images:
 
 def model_of(job: Job, task: Images) -> nn.Module:
     """Ours, or a ViT of its size."""
+    model = fresh(job, task)
+    for change in (bare, wide) if job.wide else ():
+        change(model)
+    return model
+
+
+def fresh(job: Job, task: Images) -> nn.Module:
+    """With first weights as they are now."""
     chosen = settings_of(job)
     if job.kind == "cells":
         return function_patches_of(chosen, task.classes)
@@ -116,46 +128,77 @@ def optimisers_of(job: Job, model: nn.Module) -> list[Any]:
     return [optimiser_of(chosen).make(model.vit), Together(model.stem, later, chosen.lr, chosen.kernel_lr)]
 
 
-def train(model: nn.Module, job: Job, task: Any, seconds: float) -> int:
-    """Train for so many CPU seconds, a cosine to zero behind a short warm-up."""
-    optimisers = optimisers_of(job, model)
-    start = time.process_time()
-    step = 0
-    while (share := (time.process_time() - start) / seconds) < 1:
-        example = task.example(job.seed, step)
-        for each in optimisers:
+@dataclass
+class Learner:
+    """A model that is trained beside others: its own CPU seconds, and a cosine to zero over them."""
+
+    job: Job
+    task: Images
+    seconds: float
+    changes: tuple[Callable[[nn.Module], None], ...] = ()  # of the fresh model
+    used: float = 0.0
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.model = model_of(self.job, self.task)
+        for change in self.changes:
+            change(self.model)
+        if hasattr(self.model, "check"):
+            self.model.check = False
+        self.given: Any = self.task if self.job.kind == "cells" else Filled(self.task, self.job.fill)
+        self.optimisers = optimisers_of(self.job, self.model)
+
+    def learn(self) -> None:
+        """A few steps, as long as the time lasts."""
+        before = self.used
+        start = time.process_time()
+        for _ in range(TURN):
+            share = self.used / self.seconds
+            if share >= 1:
+                return
+            self.step(min(1.0, share / 0.03 + 0.01) * 0.5 * (1 + math.cos(math.pi * share)))
+            self.used = before + time.process_time() - start
+
+    def step(self, factor: float) -> torch.Tensor:
+        """One step at a share of the learning rates; its loss."""
+        example = self.given.example(self.job.seed, self.steps)
+        for each in self.optimisers:
             each.zero_grad()
-        (task.loss(model(example.batch), example) / example.count).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        for each in optimisers:
-            each.step(min(1.0, share / 0.03 + 0.01) * 0.5 * (1 + math.cos(math.pi * share)))
-        step += 1
-    return step
+        loss = self.given.loss(self.model(example.batch), example) / example.count
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+        for each in self.optimisers:
+            each.step(factor)
+        self.steps += 1
+        return loss.detach()
 
 
-def work(job: Job, task: Images, quick: bool) -> dict[str, Any]:
-    """Train and measure."""
-    task = validation_of(task) if job.validation else task
-    model = model_of(job, task)
-    if hasattr(model, "check"):
-        model.check = False
-    start = time.process_time()
-    given = task if job.kind == "cells" else Filled(task, job.fill)
-    steps = train(model, job, given, 1.0 if quick else job.seconds)
-    cpu = time.process_time() - start
+def work(jobs: list[Job], task: Images, quick: bool) -> list[dict[str, Any]]:
+    """Train models by turns of a few steps, so that a busy machine is as busy for each, and measure them."""
+    learners = []
+    for job in jobs:
+        own = validation_of(task) if job.validation else task
+        learners.append(Learner(job, own, 1.0 if quick else job.seconds))
+    while rest := [learner for learner in learners if learner.used < learner.seconds]:
+        min(rest, key=lambda learner: learner.used / learner.seconds).learn()
+    return [line_of(learner) for learner in learners]
+
+
+def line_of(learner: Learner) -> dict[str, Any]:
+    """What is kept of a training."""
+    job, task, model = learner.job, learner.task, learner.model
     model.eval()
     accuracy = measured(model, job, task, (task.pixels.shape[-1],) if job.validation else SIZES[job.data])
     numbers = sum(p.numel() for p in model.parameters())
-    return {**asdict(job), "steps": steps, "cpu": cpu, "parameters": numbers, "accuracy": accuracy}
+    used = {"steps": learner.steps, "cpu": learner.used, "parameters": numbers}
+    return {**asdict(job), **used, "accuracy": accuracy}
 
 
-def validation_of(task: Images) -> Images:
+def validation_of(task: Images, count: int = MEASURED) -> Images:
     """A part of the training images to train on, and a few of the rest to measure."""
     part = task.validation()
-    few = len(part.pixels) - len(part.held[0]) + MEASURED
-    return replace(
-        part, pixels=part.pixels[:few], labels=part.labels[:few], held_out=min(MEASURED / few, part.held_out)
-    )
+    few = len(part.pixels) - len(part.held[0]) + count
+    return replace(part, pixels=part.pixels[:few], labels=part.labels[:few], held_out=min(count / few, part.held_out))
 
 
 @torch.no_grad()
@@ -197,48 +240,79 @@ def finished(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
-def run(job: Job, task: Images, path: Path, quick: bool) -> dict[str, Any]:
-    """Train, unless that was done before; the choice of what counts as the same is the job itself."""
-    for line in finished(path):
-        if all(line.get(k) == v for k, v in asdict(job).items()):
-            return line
-    line = work(job, task, quick)
-    with path.open("a") as kept:
-        kept.write(json.dumps(line) + "\n")
-    shown = {k: round(v, 1) for k, v in line["accuracy"].items()}
-    tokens = "stem" if job.stem else f"{job.cells} cells"
-    seed = "validation" if job.validation else f"seed {job.seed}"
-    print(f"{job.data} {job.kind}, {tokens}, lr {job.rate:g} {job.fill} {seed}: "
-          f"{line['steps']} steps, {line['cpu']:.0f} CPU-s, {shown}", flush=True)  # fmt: skip
-    return line
+def run(jobs: list[Job], task: Images, path: Path, quick: bool) -> list[dict[str, Any]]:
+    """Train side by side what was not trained before; the job itself says what counts as the same."""
+    known = {job_of(line): line for line in finished(path)}
+    missing = [job for job in jobs if job not in known]
+    for line in work(missing, task, quick):
+        job = job_of(line)
+        known[job] = line
+        with path.open("a") as kept:
+            kept.write(json.dumps(line) + "\n")
+        shown = {k: round(v, 1) for k, v in line["accuracy"].items()}
+        tokens = f"{'wide ' * job.wide}stem" if job.stem else f"{job.cells} cells"
+        seed = "validation" if job.validation else f"seed {job.seed}"
+        print(f"{job.data} {job.kind}, {tokens}, lr {job.rate:g} {job.fill} {seed}: "
+              f"{line['steps']} steps, {line['cpu']:.0f} CPU-s, {shown}", flush=True)  # fmt: skip
+    return [known[job] for job in jobs]
 
 
-def chosen_of(data: str, kind: str, task: Images, path: Path, quick: bool) -> Job:
+def job_of(line: dict[str, Any]) -> Job:
+    """The training that a kept line is of."""
+    return Job(**{each.name: line[each.name] for each in fields(Job) if each.name in line})
+
+
+Trials = Generator[list[Job], dict[Job, float], Job]  # asks for the scores of trainings, and returns the best
+
+
+def choosing(data: str, kind: str) -> Trials:
     """The best tokens, learning rate, filling and patches, by validation images, whole and with pixels missing.
 
     A third of the time makes all choices; of the best two of all that it tried, the whole time chooses.
     """
     tried: dict[Job, float] = {}
 
-    def score(job: Job) -> float:
-        tried[job] = sum(run(job, task, path, quick)["accuracy"].values())
-        return tried[job]
+    def best_of(jobs: Iterable[Job]) -> Trials:
+        jobs = list(jobs)
+        scores = yield jobs
+        tried.update(scores)
+        return max(jobs, key=lambda job: scores[job])
 
     cells = (VisionSettings if data == "digits" else FashionSettings).cells
     first = FILLS[kind][0]
-    plain = Job(
-        data, kind, RATES[0], first if kind == "vit" else "", cells, seconds=0.3 * SECONDS[data], validation=True
-    )
-    kinds = (plain, replace(plain, fill=first, stem=True))
-    best = max((replace(each, rate=rate) for each in kinds for rate in RATES), key=score)
+    short = 0.3 * SECONDS[data]
+    plain = Job(data, kind, RATES[0], first if kind == "vit" else "", cells, seconds=short, validation=True)
+    stem = replace(plain, fill=first, stem=True)
+    kinds = (plain, stem, replace(stem, wide=True))
+    best = yield from best_of(replace(each, rate=rate) for each in kinds for rate in RATES)
     if best.fill:
-        best = max((replace(best, fill=fill) for fill in FILLS[kind]), key=score)
-        best = max((replace(best, rate=rate) for rate in RATES), key=score)
+        best = yield from best_of(replace(best, fill=fill) for fill in FILLS[kind])
+        best = yield from best_of(replace(best, rate=rate) for rate in RATES)
     if kind == "vit" and not best.stem:
-        best = max((replace(best, cells=finer) for finer in (cells, FINER[data])), key=score)
+        best = yield from best_of(replace(best, cells=finer) for finer in (cells, FINER[data]))
     first_two = sorted(tried, key=lambda job: tried[job], reverse=True)[:2]
-    best = max((replace(job, seconds=SECONDS[data]) for job in first_two), key=score)
+    best = yield from best_of(replace(job, seconds=SECONDS[data]) for job in first_two)
     return replace(best, validation=False)
+
+
+def chosen_of(data: str, task: Images, path: Path, quick: bool) -> dict[str, Job]:
+    """The choices of both models, whose trials take turns."""
+    chosen: dict[str, Job] = {}
+    asking = {kind: choosing(data, kind) for kind in NAMES}
+    wanted = {kind: next(trials) for kind, trials in asking.items()}
+    while wanted:
+        scores: dict[Job, float] = {}
+        for beside in zip_longest(*wanted.values()):
+            jobs = [job for job in beside if job is not None]
+            for job, line in zip(jobs, run(jobs, task, path, quick), strict=True):
+                scores[job] = sum(line["accuracy"].values())
+        for kind in list(wanted):
+            try:
+                wanted[kind] = asking[kind].send({job: scores[job] for job in wanted[kind]})
+            except StopIteration as done:
+                chosen[kind] = done.value
+                del wanted[kind]
+    return chosen
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -263,8 +337,8 @@ def filling_rows(data: str, best: Job, path: Path) -> list[Row]:
     """What each way of filling makes of validation images with most pixels missing, at its better learning rate."""
     found: dict[str, Row] = {}
     for line in sorted(finished(path), key=lambda line: (sum(line["accuracy"].values()), line["rate"])):
-        same = all(line[key] == getattr(best, key) for key in ("data", "kind", "cells", "stem"))
-        if same and line["validation"] and line["seconds"] < SECONDS[data]:
+        job = job_of(line)
+        if replace(best, rate=job.rate, fill=job.fill, seconds=0.3 * SECONDS[data], validation=True) == job:
             name = (
                 f"{data}, {NAMES[best.kind]}, filled by {line['fill']}, 75 % missing: validation, a third of the time"
             )
@@ -289,21 +363,20 @@ def main() -> None:
     trained: dict[str, int] = {}
     for data in [chosen.only] if chosen.only else ["digits", "fashion"]:
         task = task_of(data, chosen.fashion)
-        lines: dict[str, list[dict[str, Any]]] = {}
-        bests: dict[str, Job] = {}
-        for kind in NAMES:
-            best = bests[kind] = chosen_of(data, kind, task, path, chosen.quick)
-            if chosen.trials:
-                print(best)
-                continue
-            seeds = range(1 if chosen.quick else chosen.seeds)
-            lines[kind] = [run(replace(best, seed=seed), task, path, chosen.quick) for seed in seeds]
+        bests = chosen_of(data, task, path, chosen.quick)
+        if chosen.trials:
+            print(*bests.values(), sep="\n")
+            continue
+        lines: dict[str, list[dict[str, Any]]] = {kind: [] for kind in NAMES}
+        for seed in range(1 if chosen.quick else chosen.seeds):
+            jobs = [replace(bests[kind], seed=seed) for kind in NAMES]
+            for job, line in zip(jobs, run(jobs, task, path, chosen.quick), strict=True):
+                lines[job.kind].append(line)
+        for kind, best in bests.items():
             used = {k: round(statistics.mean(line[k] for line in lines[kind]), 1) for k in ("steps", "cpu")}
             choices[f"{data}, {NAMES[kind]}"] = {
-                "lr": best.rate, "fill": best.fill, "cells": best.cells, "stem": best.stem,
+                "lr": best.rate, "fill": best.fill, "cells": best.cells, "stem": best.stem, "wide": best.wide,
                 "parameters": lines[kind][0]["parameters"], **used}  # fmt: skip
-        if chosen.trials:
-            continue
         rows += rows_of(data, lines)
         for kind in NAMES:
             rows += filling_rows(data, bests[kind], path)

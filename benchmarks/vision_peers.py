@@ -9,7 +9,10 @@ from torch import nn
 from torch.nn.functional import gelu
 
 from continua.data.images import resampled
+from continua.fields import counted
 from continua.models import Batch, Pixels, Scaled, initialise, zoo
+from continua.models.image_stem import START
+from continua.operators import LayerNorm
 from continua.recipes.vision import VisionSettings
 from continua.tasks.images import Images
 from continua.tasks.task import Example
@@ -78,7 +81,11 @@ class Filled:
 
 
 class StemViT(nn.Module):
-    """A ViT behind strided convolutions of 5×5 and 3×3 with GELU in place of patches (Xiao et al. 2021)."""
+    """A ViT behind strided convolutions of 5×5 and 3×3 with GELU in place of patches (Xiao et al. 2021).
+
+    Convolutions start as narrow as those of ``ImageStem`` and have channels innermost in memory, and what they make is
+    normalised, as there.
+    """
 
     def __init__(
         self, side: int, channels: int, strides: tuple[int, ...], classes: int, chosen: VisionSettings
@@ -86,16 +93,37 @@ class StemViT(nn.Module):
         super().__init__()
         first = nn.Conv2d(channels, chosen.d, 5, strides[0], 2)
         self.stem = nn.ModuleList([first, *(nn.Conv2d(chosen.d, chosen.d, 3, stride, 1) for stride in strides[1:])])
+        for layer in self.stem:
+            nn.init.normal_(layer.weight, std=START * layer.weight[0].numel() ** -0.5)
+            nn.init.zeros_(layer.bias)
+        self.stem.to(memory_format=torch.channels_last)
         few = side
         for stride in strides:
             few = -(-few // stride)
         pixels = Pixels(few, few, chosen.d, (1, 1))
         self.vit = zoo.vit(pixels, d=chosen.d, heads=chosen.heads, depth=chosen.depth, labels=classes)
+        self.vit.embed.norm = LayerNorm(counted(self.vit.axes, chosen.depth).autonomous())
         initialise(self.vit, Scaled(), torch.Generator().manual_seed(chosen.weights))
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Convolve, then attend."""
         x: Any = batch.values
+        x = x.contiguous(memory_format=torch.channels_last)
         for layer in self.stem:
             x = gelu(layer(x))
         return self.vit(Batch(x))
+
+
+def wide(model: nn.Module) -> None:
+    """Kernels of the stem start where they keep variance, those of the ViT as ``nn.Conv2d`` does."""
+    if hasattr(model, "stem"):
+        for layer in model.stem:
+            layer.reset_parameters()
+        return
+    for field in (model.embed.first, *model.embed.later):
+        field.coefficients.data.div_(START)
+
+
+def bare(model: nn.Module) -> None:
+    """No norm behind the stem."""
+    (model.vit if hasattr(model, "vit") else model).embed.norm = None
