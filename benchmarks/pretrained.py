@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 from common import RESULTS, Row, cpu_seconds, environment, interleaved, ratio, row, write
-from pretrained_distil import Lessons, distilled, package_texts
+from pretrained_distil import LESSON, Lessons, distilled, texts_to_learn
 from pretrained_language import perplexities
 from pretrained_peers import METHODS, Calibrated, dropped, loaded, pruned, shuffled, states_of
 from pretrained_reactions import accuracies
@@ -54,7 +54,6 @@ FEW = 8  # of so many batches one, for peers that run the model anew at every si
 HELD_OUT = 384
 BODIES = 374  # docstrings to be found, all that are held out
 QUICK = (128, 32, 24)
-LESSON = 32  # texts in a batch that is learned from
 ROUNDS = 12  # of the timing
 PATIENCE = 90  # CPU seconds of calibration
 KEPT = 0.97  # of native retrieval
@@ -272,9 +271,8 @@ def spent_best(bench: Bench) -> Iterator[Row]:
 
 def distilling(bench: Bench) -> Iterator[Row]:
     """Three sizes, taught."""
-    own = sentences(bench.texts.docs.train)
-    unseen = sentences(bench.texts.docs.validation)
-    learned = own[:64] if bench.quick else (*own, *package_texts(without=(*own, *unseen)))
+    docs = bench.texts.docs
+    learned = sentences(docs.train)[:64] if bench.quick else texts_to_learn(docs)
     kept = set(bench.texts.held_out)
     train = bench.reader.read([text for text in learned if text not in kept], LESSON)
     lessons = Lessons(

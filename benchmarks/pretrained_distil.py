@@ -1,5 +1,6 @@
 """Short distillation for ``pretrained.py``: MiniLM's native size teaches three smaller ones in one run."""
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from torch.nn.functional import normalize
 import continua as ct
 from continua.convert import best_left_out
 from continua.convert.distil import sizes_of as taught_sizes
-from continua.data import package_docstrings, sentences, spread
+from continua.data import Docstrings, library_sentences, package_docstrings, sentences, spread
 from continua.tasks.sentences import shared_coordinates
 
 PACKAGES = (  # of the library and of its development: their docstrings are on every machine that runs this
@@ -23,21 +24,32 @@ PACKAGES = (  # of the library and of its development: their docstrings are on e
     "mypy", "rich", "PIL", "pydantic", "huggingface_hub", "setuptools", "pip", "werkzeug", "click", "hypothesis",
 )  # fmt: skip
 WORDS = 22  # of the longest sentence that is learned from
-SHORT = 28_000  # sentences of packages
-BODIES = 1_000
 LAYERS = 4
 STEPS = 2_000
+LESSON = 32  # texts in a batch that is learned from
+TEXTS = STEPS * LESSON  # none is met twice
 LONGEST = 30  # CPU minutes
 QUICK = 2  # steps
 MINUTES = "cpu-minutes.txt"
 
 
-def package_texts(without: Sequence[str]) -> tuple[str, ...]:
-    """Short sentences of packages, and bodies of docstrings, evenly spread; none of which is measured on."""
-    docs = package_docstrings(PACKAGES)
-    short = [text for text in sentences(docs, without=without) if len(text.split()) <= WORDS]
-    bodies = list(dict.fromkeys(one.body for one in docs))
-    return (*spread(short, min(SHORT, len(short))), *spread(bodies, min(BODIES, len(bodies))))
+def texts_to_learn(docs: Docstrings) -> tuple[str, ...]:
+    """Sentences and bodies of Python's own library, then sentences of packages, evenly spread; none is measured on."""
+    near = (*sentences(docs.train), *(one.body for one in docs.train), *short(library_sentences()))
+    far = short(sentences(package_docstrings(PACKAGES), without=near))
+    unseen = {words(text) for text in sentences(docs.validation)}
+    own, others = ([text for text in dict.fromkeys(part) if words(text) not in unseen] for part in (near, far))
+    return (*own, *spread(others, min(TEXTS - len(own), len(others))))
+
+
+def words(text: str) -> str:
+    """What two texts share that differ in their signs alone."""
+    return " ".join(re.findall(r"\w+", text.lower()))
+
+
+def short(texts: Sequence[str]) -> list[str]:
+    """Those of not too many words."""
+    return [text for text in texts if len(text.split()) <= WORDS]
 
 
 @dataclass(frozen=True)

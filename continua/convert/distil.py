@@ -36,6 +36,7 @@ TEXTS = 32  # in one batch
 WHOLE_RATE = 4e-4  # of whole maps
 RANK_RATE = 2e-3  # of maps of a few functions
 INNER = 3.0  # the share of states behind inner steps, beside the last ones
+MEANS = 10.0  # the share of the means of texts, which is what embeddings are compared by
 SCHEDULE = CosineDecay(floor=0.0)  # lessons end with steps of no length: their noise goes
 TOGETHER = 3  # sizes that share the answers of one native pass
 CALIBRATED = 16  # batches that calibrate, where the model is not calibrated yet
@@ -151,7 +152,7 @@ def distillation(
     embeds = _embeds(made)
     task = (Sentences if embeds else Unlabelled)(tuple(learned), tuple(held_out), chosen)
     law = ByGap(sizes=chosen, draws=min(TOGETHER, len(chosen)), parts=1, brief=_costly(made, chosen))
-    lessons = Elastic(law=law, weight=1.0, imitation=StateImitation(INNER) if embeds else None)
+    lessons = Elastic(law=law, weight=1.0, imitation=StateImitation(INNER, MEANS) if embeds else None)
     training = Training(seed=seed, precision=precision, elastic=lessons)
     rate = lr if lr is not None else WHOLE_RATE if rank is None else RANK_RATE
     return Distillation(frozen(made), task, training, ByRole(AdamW(rate, decay=0.0, fused=True)))

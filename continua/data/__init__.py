@@ -5,7 +5,15 @@ from continua.data.burgers import burgers_pairs
 from continua.data.corpus import Corpus, from_file, python_source
 from continua.data.darcy import darcy_pairs
 from continua.data.diffusion import diffusion_points
-from continua.data.docstrings import Docstring, Docstrings, docstrings, package_docstrings, sentences, spread
+from continua.data.docstrings import (
+    Docstring,
+    Docstrings,
+    docstrings,
+    library_sentences,
+    package_docstrings,
+    sentences,
+    spread,
+)
 from continua.data.documents import documents, sources_in, units_of
 from continua.data.elasticity import elasticity_meshes
 from continua.data.field_files import FieldFiles, built_fields
@@ -65,6 +73,7 @@ __all__ = [
     "generator_for",
     "labelled_texts",
     "lattice",
+    "library_sentences",
     "log_mel",
     "meshed",
     "observed_pixels",

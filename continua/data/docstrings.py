@@ -4,8 +4,10 @@ import ast
 import contextlib
 import hashlib
 import importlib.util
+import io
 import re
 import sysconfig
+import tokenize
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -63,14 +65,14 @@ def docstrings(folder: str | Path | None = None) -> Docstrings:
     Functions, methods and classes count whose summary has four words and whose body has eight; of docstrings with the
     same summary or the same body the first stays, so that one body answers each summary.
     """
-    where = Path(sysconfig.get_paths()["stdlib"] if folder is None else folder)
-    files = sorted(where.glob("*.py"))
+    where = _library(folder)
+    files = _top_files(where)
     summaries: set[str] = set()
     bodies: set[str] = set()
     train: list[Docstring] = []
     validation: list[Docstring] = []
     for number, path in enumerate(files):
-        kept = validation if number % HELD_OUT == HELD_OUT - 1 else train
+        kept = validation if _is_held_out(number) else train
         for one in _of_file(path):
             if one.summary not in summaries and one.body not in bodies:
                 summaries.add(one.summary)
@@ -89,17 +91,34 @@ def package_docstrings(packages: Sequence[str] = PACKAGES, library: str | Path |
     They are texts to learn from: what ``docstrings()`` holds out, top-level files, is not among them. Packages that are
     not there, files that cannot be read and tests are left out. ``library`` is the folder of Python's own packages.
     """
-    where = Path(sysconfig.get_paths()["stdlib"] if library is None else library)
-    folders = [folder for folder in sorted(where.iterdir()) if (folder / "__init__.py").is_file()]
+    folders = _packages_of(_library(library))
     for name in packages:
         spec = importlib.util.find_spec(name)
         folders += [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
     found: list[Docstring] = []
     for folder in folders:
-        for path in sorted(folder.rglob("*.py")):
-            if TESTS.isdisjoint(path.relative_to(folder.parent).parts):
-                with contextlib.suppress(ConfigError):
-                    found += _of_file(path)
+        for path in _files_of(folder):
+            with contextlib.suppress(ConfigError):
+                found += _of_file(path)
+    return tuple(found)
+
+
+def library_sentences(library: str | Path | None = None, without: Sequence[str] = ()) -> tuple[str, ...]:
+    """Every sentence of 4 to 60 words that Python's own library says of itself, once each: docstrings and comments.
+
+    Docstrings of one paragraph and of modules count too. They are texts to learn from: the top-level files that
+    ``docstrings()`` holds out, tests, and the sentences ``without`` are left out.
+    """
+    where = _library(library)
+    paths = [path for number, path in enumerate(_top_files(where)) if not _is_held_out(number)]
+    for folder in _packages_of(where):
+        paths += _files_of(folder)
+    found: dict[str, None] = {}
+    for path in paths:
+        with contextlib.suppress(ConfigError):
+            found.update(dict.fromkeys(_sentences_of_file(path)))
+    for text in without:
+        found.pop(text, None)
     return tuple(found)
 
 
@@ -115,7 +134,7 @@ def sentences(docs: Sequence[Docstring], without: Sequence[str] = ()) -> tuple[s
     found: dict[str, None] = {}
     for one in docs:
         for text in (one.summary, *_END.split(one.body)):
-            if SENTENCE[0] <= len(text.split()) <= SENTENCE[1] and text not in left_out:
+            if _is_sentence(text) and text not in left_out:
                 found[text] = None
     return tuple(found)
 
@@ -133,20 +152,80 @@ def spread(texts: Sequence[str], count: int) -> tuple[str, ...]:
     return tuple(texts[round(step * i)] for i in range(count))
 
 
+def _library(folder: str | Path | None) -> Path:
+    """A folder, or that of Python's own library."""
+    return Path(sysconfig.get_paths()["stdlib"] if folder is None else folder)
+
+
+def _top_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.py"))
+
+
+def _is_held_out(number: int) -> bool:
+    """Whether a top-level file is measured on."""
+    return number % HELD_OUT == HELD_OUT - 1
+
+
+def _packages_of(folder: Path) -> list[Path]:
+    return [inside for inside in sorted(folder.iterdir()) if (inside / "__init__.py").is_file()]
+
+
+def _files_of(package: Path) -> list[Path]:
+    """The files of a package that are no tests."""
+    files = sorted(package.rglob("*.py"))
+    return [path for path in files if TESTS.isdisjoint(path.relative_to(package.parent).parts)]
+
+
+def _is_sentence(text: str) -> bool:
+    return SENTENCE[0] <= len(text.split()) <= SENTENCE[1]
+
+
+def _sentences_of_file(path: Path) -> Iterator[str]:
+    """All sentences of the docstrings, then of the comments, of one file."""
+    source = _ascii(path)
+    tree = _parsed(source, path)
+    own = ast.get_docstring(tree)
+    texts = [text for _, text in _written(tree, path.stem)] + ([] if own is None else [own])
+    paragraphs = [" ".join(one.split()) for text in texts for one in _PARAGRAPH.split(text) if ">>>" not in one]
+    for paragraph in (*paragraphs, *_comments(source)):
+        yield from (text for text in _END.split(paragraph) if _is_sentence(text))
+
+
+def _comments(source: str) -> list[str]:
+    """Comments on lines that follow each other, as one text each."""
+    blocks: list[list[str]] = []
+    last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            line = token.start[0]
+            if not blocks or line != last + 1:
+                blocks.append([])
+            blocks[-1].append(token.string.lstrip("#").strip())
+            last = line
+    return [" ".join(" ".join(block).split()) for block in blocks]
+
+
 def _of_file(path: Path) -> Iterator[Docstring]:
     """The docstrings of one file that have both parts, in the order of the source."""
-    source = path.read_text(encoding="utf-8", errors="ignore").encode("ascii", "ignore").decode("ascii")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in other people's strings
-            tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError) as unreadable:
-        remedy = "Give a folder of Python files that this interpreter can read."
-        raise ConfigError(f"{path.name} is not Python", got=str(unreadable), remedy=remedy) from unreadable
+    tree = _parsed(_ascii(path), path)
     for place, text in _written(tree, path.stem):
         summary, body = _parts(text)
         if len(summary.split()) >= WORDS[0] and len(body.split()) >= WORDS[1]:
             yield Docstring(place, summary, body)
+
+
+def _ascii(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="ignore").encode("ascii", "ignore").decode("ascii")
+
+
+def _parsed(source: str, path: Path) -> ast.Module:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in other people's strings
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError) as unreadable:
+        remedy = "Give a folder of Python files that this interpreter can read."
+        raise ConfigError(f"{path.name} is not Python", got=str(unreadable), remedy=remedy) from unreadable
 
 
 def _written(node: ast.AST, place: str) -> Iterator[tuple[str, str]]:

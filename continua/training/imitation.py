@@ -120,7 +120,7 @@ class EmbeddingImitation:
 @register
 @dataclass(frozen=True)
 class StateImitation:
-    """Σ over texts of Σ_t |x − native x|² / Σ_t |native x|², t being its tokens, and of 1 − cos of the mean states.
+    """Σ over texts of Σ_t |x − native x|² / Σ_t |native x|², t being its tokens, + ``means`` (1 − cos of mean states).
 
     Every token of a text says where it went wrong, not their mean alone. A size of fewer coordinates d is compared with
     the native states at these. Answers without tokens are compared as they are. ``inner`` times the mean of the same
@@ -129,6 +129,7 @@ class StateImitation:
     """
 
     inner: NonNegative = 0.0
+    means: NonNegative = 1.0
 
     @property
     def looks_inside(self) -> bool:
@@ -142,7 +143,7 @@ class StateImitation:
         walk = Walk(study.answer()) if study.walk is None or not self.looks_inside else study.walk()
         found = walk.answer
         apart = 1 - cosine_similarity(pooled(found, there), pooled(wanted, there), dim=-1)
-        total = (_lost(found, wanted, there) + apart).sum()
+        total = (_lost(found, wanted, there) + self.means * apart).sum()
         pairs = _at_the_same_depths(walk, study.native)
         if not pairs:
             return total

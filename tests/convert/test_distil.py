@@ -9,7 +9,7 @@ import torch
 import continua as ct
 from continua.axes import node_numbers
 from continua.convert import with_corrections
-from continua.convert.distil import INNER, _axes_of, distillation, frozen
+from continua.convert.distil import INNER, MEANS, _axes_of, distillation, frozen
 from continua.convert.joining import _leave_out, start_joined
 from continua.convert.profiles import answers, loss
 from continua.errors import ConfigError
@@ -260,7 +260,7 @@ def test_sizes_that_cost_more_than_half_learn_from_half_of_the_texts() -> None:
 
 @pytest.mark.spec("B11")
 def test_states_are_imitated_token_by_token() -> None:
-    """Σ over texts of the share of the squared states that is wrong, and of 1 − cos of the means."""
+    """Σ over texts of the share of the squared states that is wrong, and of ``means`` times 1 − cos of the means."""
     model = ct.elastic(bert(), calibrate=data(3))
     there = torch.ones(2, 5, dtype=torch.bool)
     there[1, 3:] = False
@@ -271,12 +271,15 @@ def test_states_are_imitated_token_by_token() -> None:
     task = Sentences((example.batch,), (example.batch,))
     study = Study(model, task, example, Walk(teacher), model.native, lambda: answer)
     wanted = 0.0
+    apart = 0.0
     for text, count in ((0, 5), (1, 3)):
         ours = answer[text, :count]
         theirs = teacher[text, :count]
         cosine = torch.nn.functional.cosine_similarity(ours.mean(0), theirs.mean(0), dim=0)
-        wanted = wanted + (ours - theirs).square().sum() / theirs.square().sum() + 1 - cosine
-    assert gap(StateImitation().loss(study), wanted) <= EXACT
+        wanted = wanted + (ours - theirs).square().sum() / theirs.square().sum()
+        apart = apart + 1 - cosine
+    assert gap(StateImitation().loss(study), wanted + apart) <= EXACT
+    assert gap(StateImitation(means=10.0).loss(study), wanted + 10 * apart) <= EXACT
 
 
 @pytest.mark.spec("B11")
@@ -338,7 +341,7 @@ def test_what_is_taught_follows_what_a_model_answers() -> None:
     assert words_.training.elastic.imitation is None
     states = distillation(bert(), data(), sizes=SIZES[:1], rank=2)
     assert isinstance(states.task, Sentences)
-    assert states.training.elastic.imitation == StateImitation(INNER)
+    assert states.training.elastic.imitation == StateImitation(INNER, MEANS)
     usual = distillation(gpt(), data(), rank=2).training.elastic.law.sizes
     assert [str(size) for size in usual[:4]] == ["at(m=12)", "at(h=2)", "at(h=2, m=12)", "at(d=8, h=2, m=12)"]
     assert usual[4].z.steps == 2

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from continua.data import Docstring, Docstrings, docstrings, package_docstrings, sentences, spread
+from continua.data import (
+    Docstring,
+    Docstrings,
+    docstrings,
+    library_sentences,
+    package_docstrings,
+    sentences,
+    spread,
+)
 from continua.errors import ConfigError
 from tests.refusals import refused
 
@@ -108,3 +116,33 @@ def test_docstrings_of_packages_leave_out_top_level_files_tests_and_what_is_no_p
     with_other = package_docstrings(("iniconfig", "no_such_package"), library=tmp_path)
     assert with_other[:2] == alone
     assert len(with_other) > 2
+
+
+@pytest.mark.spec("B11")
+def test_sentences_of_the_library_are_all_its_docstrings_and_comments_but_those_held_out(tmp_path: Path) -> None:
+    for place in ("a", "b", "c", "d", "own/__init__", "own/tests/checks"):
+        path = tmp_path / f"{place}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(
+            f'"""The module {path.stem} says this."""\n'
+            f"# A comment of {path.stem} that goes\n#   on. It has two sentences.\nvalue = 1\n# Too short.\n\n"
+            f'def f():\n    """One paragraph of {path.stem} alone."""  # said beside some code, too\n\n'
+            f'def g():\n    """Two of them in {path.stem}.\n\n    >>> none of these words\n\n    End of it all."""\n',
+            encoding="utf-8",
+        )
+    (tmp_path / "own" / "broken.py").write_text("def f(:  # a comment of broken code", encoding="utf-8")
+    found = library_sentences(tmp_path)
+    assert found[:7] == (
+        "One paragraph of a alone.",
+        "Two of them in a.",
+        "End of it all.",
+        "The module a says this.",
+        "A comment of a that goes on.",
+        "It has two sentences.",
+        "said beside some code, too",
+    )
+    assert [text for text in found if text.startswith("The module")] == [
+        f"The module {name} says this." for name in ("a", "b", "c", "__init__")
+    ], "of four top-level files the last is held out, and tests are no part of a package"
+    assert len(found) == len(set(found)) == 7 + 3 * 4
+    assert library_sentences(tmp_path, without=found[2:]) == found[:2]

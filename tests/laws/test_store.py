@@ -37,7 +37,7 @@ FROZEN = [
     Corrections((3, 2, 1), along="dzf", beyond=1.0),
     Corrections((3, 2, None), along="dza", beyond=1.0, apart=True),
     Corrections(None, along="hd", stored=(CorrectedNodes("h", "m", 4), CorrectedNodes("d", "d", 3))),
-    StateImitation(3.0),
+    StateImitation(3.0, means=10.0),
     AdamW(1e-2, fused=True),
     Afterwards(0.5, (at(d=4, z=1), at(h=1)), ByRole(AdamW(1e-2), table=Muon(0.03))),
     Profile(5, sizes=(5, 2, 3)),

@@ -169,6 +169,7 @@ LATER: tuple[dict[str, Any], ...] = (
     {"kind": "LowRank", "rank": 2, "scale": 0.5},
     {"kind": "StateImitation"},
     {"kind": "StateImitation", "inner": 3.0},
+    {"kind": "StateImitation", "inner": 3.0, "means": 10.0},
     {"kind": "Experts", "weights": COUNTED, "experts": 3, "top": 2, "normalised": False},
     {"kind": "Frames", "weights": COUNTED, "channels": 3, "position": None},
     {"kind": "FromDepth", "inner": {"kind": "Integral", "weights": COUNTED}, "start": 1.0},
