@@ -161,9 +161,12 @@ def stepper(contest: Contest, name: str, rate: int, seed: int) -> tuple[Any, Ste
     return model, stepping(model, made, task, seed)
 
 
-def prices(contest: Contest, rounds: int) -> dict[str, float]:
-    """CPU seconds of a step of every model."""
-    return seconds_each({name: stepper(contest, name, 0, 0)[1] for name in MODELS}, rounds, 3)
+def prices(contest: Contest, rounds: int, before: dict[str, float]) -> dict[str, float]:
+    """CPU seconds of a step of every model; those that came later are measured beside the FNO, whose price stays."""
+    names = [name for name in MODELS if name not in before or name == peers.FNO]
+    now = seconds_each({name: stepper(contest, name, 0, 0)[1] for name in names}, rounds, 3)
+    scale = before.get(peers.FNO, now[peers.FNO]) / now[peers.FNO]
+    return {name: scale * price for name, price in now.items()} | before
 
 
 def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[str, Any]:
@@ -235,8 +238,9 @@ def chosen_rate(contest: Contest, done: dict[str, Any], name: str) -> int | None
 def compete(contest: Contest, seeds: int, path: Path, rounds: int, names: list[str]) -> None:
     """All runs of a task that are not kept yet: trials of both learning rates, then the seeds."""
     key = f"{contest.name} prices"
-    if key not in kept(path):
-        keep(path, key, prices(contest, rounds))
+    before = kept(path).get(key, {})
+    if not set(names) <= set(before):
+        keep(path, key, prices(contest, rounds, before))
     cost = kept(path)[key]
     if contest.equation == "burgers" and f"{contest.name} solver" not in kept(path):
         keep(path, f"{contest.name} solver", solver(contest))

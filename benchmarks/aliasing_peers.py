@@ -1,4 +1,5 @@
-"""Peers for ``aliasing.py`` and ``scattered.py``: FNO and UNO of neuraloperator, Transolver and FLARE of physicsnemo.
+"""Peers for ``aliasing.py`` and ``scattered.py``: FNO, UNO and CODANO of neuraloperator, Transolver and FLARE of
+physicsnemo.
 
 pip install --no-deps --target PEERS neuraloperator==2.0.0 tensorly tensorly-torch opt-einsum configmypy
 and the packages that ``polygons_peers.py`` names; then PYTHONPATH=PEERS.
@@ -26,8 +27,8 @@ from continua.models.latent import Latent, between
 from continua.tasks.functions import Functions
 from continua.typing import Tensor
 
-NAMES = FNO, UNO, TRANSOLVER, FLARE = "FNO", "UNO", "Transolver", "FLARE"
-WIDTH = {1: 64, 2: 32}  # of the FNO and the UNO, by dimension
+NAMES = FNO, UNO, TRANSOLVER, FLARE, CODANO = "FNO", "UNO", "Transolver", "FLARE", "CODANO"
+WIDTH = {1: 64, 2: 32}  # of the FNO, the UNO and the CODANO, by dimension
 TOKENS = 64  # width of Transolver and FLARE
 
 
@@ -93,13 +94,58 @@ def uno(task: Functions, modes: int, seed: int) -> nn.Module:
         return Net(in_channels=1, out_channels=1, hidden_channels=width, n_layers=5, channel_mlp_skip="linear", **shape)
 
 
+class Codano(nn.Module):
+    """The codomain attention of neuraloperator on a lattice, told its coordinates as the FNO is.
+
+    Two layers, and two tokens for its one variable. The places that it can learn are divided by the number of nodes,
+    so it gets coordinates as static channels instead.
+    """
+
+    def __init__(self, task: Functions, modes: int) -> None:
+        super().__init__()
+        from neuralop.models import CODANO as Net
+
+        dim = task.train.axis.dim
+        width = WIDTH[dim]
+        layers = 2
+        self.circle = isinstance(task.train.axis, Circle)
+        shape: dict[str, Any] = {
+            "n_modes": [[2 * modes - 2] * dim] * layers,
+            "n_heads": [1] * layers,
+            "per_layer_scaling_factors": [[1] * dim] * layers,
+            "attention_scaling_factors": [1] * layers,
+            "hidden_variable_codimension": width,
+            "lifting_channels": 2 * width,
+            "projection_channels": 2 * width,
+            "layer_kwargs": {"norm": None, "factorization": None},  # its norm is for two and three dimensions alone
+        }
+        with redirect_stdout(io.StringIO()):  # it tells of its tokens
+            self.net = Net(
+                n_layers=layers, attention_token_dim=width // 2, static_channel_dim=2, domain_padding=None, **shape
+            )
+
+    def forward(self, values: Tensor) -> Tensor:
+        """[b, 1, n, …] → [b, 1, n, …]; a circle is told by its cosine and sine."""
+        sides = values.shape[2:]
+        if self.circle:
+            angle = 2 * math.pi * torch.arange(sides[0]) / sides[0]
+            place = torch.stack([angle.cos(), angle.sin()])
+        else:
+            place = torch.stack(torch.meshgrid(*(torch.linspace(0, 1, n) for n in sides), indexing="ij"))
+        found: Tensor = self.net(values, static_channel=place.to(values).expand(len(values), -1, *sides))
+        return found
+
+
 def made(name: str, task: Functions, modes: int, seed: int) -> nn.Module:
     """A peer by its name, with fresh weights."""
     torch.manual_seed(seed)
     if name in (TRANSOLVER, FLARE):
         return Cloud(name, task)
     first = fields_peers.fno(task, modes, WIDTH[task.train.axis.dim], seed)  # mends odd numbers of nodes
-    return Lattice(first if name == FNO else uno(task, modes, seed), task)
+    if name == FNO:
+        return Lattice(first, task)
+    torch.manual_seed(seed)
+    return Lattice(Codano(task, modes) if name == CODANO else uno(task, modes, seed), task)
 
 
 class Interpolated:
