@@ -43,7 +43,7 @@ def draw(
             edge = BLUE if i else ORANGE
             panel.scatter(getattr(point, cost) * unit, point.loss, s=46, color=fill, edgecolors=edge, zorder=2)
         _name(panel, points, front, cost, unit)
-        panel.margins(x=0.25)
+        panel.margins(x=0.3)
         _axes(plt, panel, label)
     panels[0].set_ylabel("held-out loss")
     if nats:
