@@ -286,7 +286,7 @@ def better(found: dict[str, Any]) -> dict[str, Any]:
 def table(contest: Contest, path: Path) -> list[Row]:
     """Ratios, errors beside the best peer on each grid, and all errors of every model, or of its trial."""
     runs = best(contest, path, contest)
-    if not {OURS, peers.FNO} <= set(runs):
+    if peers.FNO not in runs or not {OURS, SLICED} & set(runs):
         return []
     trial = trial_of(contest)
     trials = best(contest, path, trial)
@@ -324,7 +324,7 @@ def ratios(contest: Contest, runs: dict[str, list[dict[str, Any]]], content: str
     for name, found in runs.items():
         each = [max(r[grid] for grid in finer) / r[f"{content} {contest.cells}"] for r in found]
         mean = statistics.mean(each)
-        bounded = name == OURS and content == "seen"
+        bounded = name in (OURS, SLICED) and content == "seen"
         target, held = (f"≤ {BOUND}", mean <= BOUND) if bounded else ("", None)
         what = f"{contest.name}, {content} waves, worst finer grid / its grid: {name}"
         rows.append(Row(what, mean, min(each), max(each), "×", target, held))
