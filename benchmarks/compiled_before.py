@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,11 @@ def gpt2() -> Callable[[], None]:
 
 
 def family_named(name: str) -> Any:
-    """A family of the benchmark beside this package: version 0.1 gives it this name, later ones that of its class."""
+    """A family of the benchmark beside this package, by its first field: version 0.1 has names there, later classes."""
     from family import FAMILIES
 
-    return next(
-        one for one in FAMILIES if name == getattr(one, "name", None) or CLASSES[name] == getattr(one, "model", None)
-    )
+    first = fields(FAMILIES[0])[0].name
+    return next(one for one in FAMILIES if getattr(one, first) in (name, CLASSES[name]))
 
 
 def of_family(name: str, folder: str) -> Callable[[], None]:
