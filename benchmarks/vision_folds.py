@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from common import RESULTS, Row, environment, write
 from vision import NAMES, chosen_of, finished, task_of, work
+from vision import rows_of as over_seeds
 
 from continua.data.images import FASHION
 from continua.tasks.images import Images
@@ -59,18 +60,13 @@ def trained(narrow: bool, quick: bool) -> dict[int, dict[str, dict[str, float]]]
 
 
 def rows_of(splits: dict[int, dict[str, dict[str, float]]], narrow: bool) -> list[Row]:
-    """Means over all digits; two standard errors of the difference, from split to split."""
+    """The rows of ``vision.py`` over all digits; two standard errors of the difference, from split to split."""
+    lines = {kind: [{"accuracy": split[kind]} for split in splits.values()] for kind in NAMES}
     rows = []
-    for key in splits[0]["cells"]:
-        ours, theirs = ([split[kind][key] for split in splits.values()] for kind in ("cells", "vit"))
-        where = f"{100 * float(key[1:]):.0f} % of pixels missing" if key.startswith("-") else f"{key}×{key} pixels"
-        lead = [a - b for a, b in zip(ours, theirs, strict=True)]
-        mean = statistics.mean(ours)
-        held = round(mean - statistics.mean(theirs), 6) >= 0
+    for key, row in zip(splits[0]["vit"], over_seeds(f"all digits{', narrow' * narrow}", lines), strict=True):
+        lead = [split["cells"][key] - split["vit"][key] for split in splits.values()]
         error = 2 * statistics.stdev(lead) / math.sqrt(len(lead)) if len(lead) > 1 else math.nan
-        note = f"ViT {statistics.mean(theirs):.2f}; ours less the ViT's {statistics.mean(lead):+.2f} ± {error:.2f}"
-        start = ", narrow start and a norm" if narrow else ""
-        rows.append(Row(f"all digits, {where}{start}", mean, min(ours), max(ours), "%", "≥ ViT", held, note))
+        rows.append(replace(row, note=f"{row.note}; ours less the ViT's {statistics.mean(lead):+.2f} ± {error:.2f}"))
     return rows
 
 
