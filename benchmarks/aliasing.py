@@ -196,17 +196,16 @@ def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[s
     return found
 
 
-def solver(contest: Contest) -> dict[str, float]:
-    """Errors of the equation itself where a grid does not show all waves, from the slowest waves through its values.
-
-    The first hundred test functions are enough to see how large they are.
-    """
+def equation(contest: Contest) -> dict[str, float]:
+    """Errors of the equation itself where a grid does not show all waves, in the ways of ``aliasing_data.SOLVED``."""
     found = {}
     for content, fine in contest.tests.items():
         for cells in (cells for cells in CELLS if cells < 2 * contest.bands[content]):
-            pairs = fine.part(slice(0, 100)).every(aliasing_data.FINE // cells)
-            made = aliasing_data.burgers_through(pairs.inputs[..., 0])[..., None]
-            found[f"{content} {cells}"] = float(relative(made, pairs.outputs.double(), pairs.grid.weights).mean())
+            pairs = fine.every(aliasing_data.FINE // cells)
+            for way, solve in aliasing_data.SOLVED.items():
+                made = solve(pairs.inputs[..., 0].double(), contest.bands[content])[..., None]
+                error = relative(made, pairs.outputs.double(), pairs.grid.weights).mean()
+                found[f"{content} {cells}: {way}"] = float(error)
     return found
 
 
@@ -242,8 +241,8 @@ def compete(contest: Contest, seeds: int, path: Path, rounds: int, names: list[s
     if not set(names) <= set(before):
         keep(path, key, prices(contest, rounds, before))
     cost = kept(path)[key]
-    if contest.equation == "burgers" and f"{contest.name} solver" not in kept(path):
-        keep(path, f"{contest.name} solver", solver(contest))
+    if contest.equation == "burgers":
+        once(path, f"{contest.name} equation, {contest.test} functions", lambda: equation(contest))
     print(f"{contest.name}: ms a step: " + ", ".join(f"{k} {1e3 * v:.1f}" for k, v in cost.items()), flush=True)
     for name in names:
         for rate in range(len(RATES)):
@@ -298,11 +297,11 @@ def table(contest: Contest, path: Path) -> list[Row]:
             elif name in trials:
                 said = f"{name}, a trial of {trial.seconds:g} s on {trial.test} functions"
                 rows.append(everywhere(contest, trials[name], content, said))
-        for grid, error in kept(path).get(f"{contest.name} solver", {}).items():
-            kind, cells = grid.split()
+        for where, error in kept(path).get(f"{contest.name} equation, {contest.test} functions", {}).items():
+            kind, grid = where.split(maxsplit=1)
             if kind == content:
-                what = f"{contest.name}, {content} waves, {cells} cells: the exact solver on these values"
-                rows.append(Row(what, error))
+                cells, way = grid.split(": ")
+                rows.append(Row(f"{contest.name}, {content} waves, {cells} cells: {way}", error))
         rows += ratios(contest, runs, content)
         rows += contested(contest, runs, content)
     return rows
