@@ -10,27 +10,24 @@ from rich.table import Table
 from continua.axes import Discretisation
 from continua.cli.run import show
 from continua.cli.sizes import parse_at
-from continua.convert import from_hf
-from continua.convert.hub import located
+from continua.convert.folders import model_in
 from continua.errors import ConfigError
 from continua.fields import Expansion, Neural, Separable
-from continua.models import EncoderDecoder, Transformer, TwoTowers, load
-from continua.models.store import read_json
+from continua.models import EncoderDecoder, Transformer, TwoTowers
 from continua.operators import Beside, Operator, PreNorm, Project, Skip
-from continua.training import Run
 
 
 def run(path: Path, wish: str, text: str | None, out: Path, device: torch.device, trust: bool = False) -> None:
     """Load the folder and print its tables, or what its attention does with ``text``."""
     console = Console()
-    path = located(path)
-    opened = Run.open(path) if (path / "run.json").is_file() else None
-    model = (_open(path) if opened is None else opened.model()).to(device)
-    at = parse_at(wish) if opened is None else _asked(console, path, wish, device, trust)
+    found = model_in(path)
+    opened = found.run
+    model = found.model.to(device)
+    at = parse_at(wish) if opened is None else _asked(console, found.folder, wish, device, trust)
     if text is not None:
         from continua.cli.attention import run as look
 
-        look(console, model, path if opened is None else opened, text, at, out)
+        look(console, model, opened or found.folder, text, at, out)
         return
     for name, side in _sides(model):
         _describe(console, name, side, at)
@@ -70,11 +67,9 @@ def look_closer(
         got = "--for-page alone" if text is None else "--text alone"
         raise ConfigError("--text and --for-page belong to --dynamics", got=got, remedy="Add --dynamics.")
     console = Console()
-    path = located(path)
-    opened = Run.open(path) if (path / "run.json").is_file() else None
-    model = _open(path) if opened is None else opened.model()
-    at = parse_at(wish) if opened is None else _asked(console, path, wish, device, trust)
-    measure(console, model, path if opened is None else opened, text, at, out, page)
+    found = model_in(path)
+    at = parse_at(wish) if found.run is None else _asked(console, found.folder, wish, device, trust)
+    measure(console, found.model, found.run or found.folder, text, at, out, page)
 
 
 def _asked(console: Console, path: Path, wish: str, device: torch.device, trust: bool) -> Discretisation:
@@ -82,13 +77,6 @@ def _asked(console: Console, path: Path, wish: str, device: torch.device, trust:
     from continua.cli.pareto import sizes_for
 
     return sizes_for(console, path, wish, device, trust)
-
-
-def _open(path: Path) -> Any:
-    config = path / "config.json"
-    if config.is_file() and read_json(config).get("format") != "continua":
-        return from_hf(path)
-    return load(path)
 
 
 def _describe(console: Console, name: str, model: Transformer, wish: Discretisation) -> None:

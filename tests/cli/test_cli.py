@@ -125,8 +125,8 @@ def test_inspect_attention_answers_mistakes_with_a_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("way", "words", "said"),
     [
-        (command, ("inspect", "nowhere"), "Give the folder that model.save() wrote"),
-        (typed, ("inspect", "nowhere"), "Give the folder that model.save() wrote"),
+        (command, ("inspect", "nowhere"), "Give a run of continua fit, a folder of model.save()"),
+        (typed, ("inspect", "nowhere"), "Give a run of continua fit, a folder of model.save()"),
         (typed, ("inspect", "nowhere", "--at", "d=x"), "continua:"),
     ],
 )
