@@ -40,7 +40,9 @@ from elastic_table import BOUNDS, FINER_BOUNDS, Table, against, percent
 
 from continua.axes import at
 from continua.convert import elastic
+from continua.optim import CosineDecay
 from continua.recipes.elastic import ElasticSettings, afterwards, corrected, growth, lessons
+from continua.settings import Share
 from continua.training import Growth, Stage, fit
 from continua.training.sizes import native_sizes
 
@@ -51,19 +53,21 @@ FAR = ("quarter width", "one head and one step")  # below half along some axes: 
 
 @dataclass(frozen=True)
 class Schedule:
-    """So many steps with the recipe's settings, and whether corrections learn afterwards."""
+    """So many steps with the recipe's settings, whether corrections learn afterwards, the last share of the rates."""
 
     steps: int
     settings: ElasticSettings
     ends: bool = True
+    floor: Share = CosineDecay.floor
 
 
 @dataclass(frozen=True)
 class Plain:
-    """Training of the native size alone, perhaps with a first stage."""
+    """Training of the native size alone, perhaps with a first stage; the last share of the learning rates."""
 
     stage: Stage | None = None
     steps: int = STEPS
+    floor: Share = CosineDecay.floor
 
     @property
     def grow(self) -> Growth | None:
@@ -81,6 +85,12 @@ SCHEDULES = {
     ),
     "1,275 steps, lessons on a quarter of the batch, none afterwards": Schedule(
         1275, replace(FIRST, parts=4), ends=False
+    ),
+    "1,275 steps, lessons on a quarter of the batch, none afterwards, learning rates down to zero": Schedule(
+        1275, replace(FIRST, parts=4), ends=False, floor=0.0
+    ),
+    "1,275 steps, lessons on a quarter of the batch, none afterwards, learning rates down to a quarter": Schedule(
+        1275, replace(FIRST, parts=4), ends=False, floor=0.25
     ),
     "1,275 steps, quarter-batch lessons of weight 1, half as many afterwards, a quarter of all apart": Schedule(
         1275, replace(FIRST, parts=4, share=1.0, below=0.5, apart=True)
@@ -101,6 +111,7 @@ PLAINLY = {  # the same savings for plain training of the native size, and fewer
     ),
     "plain training, half of the context until 55 % of its steps": Plain(Stage((at(t=CONTEXT // 2),), LESS)),
     "plain training, 630 steps": Plain(steps=630),
+    "plain training, learning rates down to zero": Plain(floor=0.0),
 }
 
 
@@ -120,6 +131,7 @@ def work_plainly(name: str, shorter: int) -> dict[str, Any]:
         seed=SEED,
         evaluate_every=steps,
         grow=chosen.grow,
+        schedule=CosineDecay(floor=chosen.floor),
     )
     spent = time.process_time() - start
     return {"schedule": name, "cpu": spent, "losses": {"native": task.evaluate(model.eval()).main}}
@@ -147,6 +159,7 @@ def work(name: str, shorter: int) -> dict[str, Any]:
         elastic=lessons(own),
         grow=growth(model.native, own),
         afterwards=later,
+        schedule=CosineDecay(floor=chosen.floor),
     )
     spent = time.process_time() - start
     model.eval()
