@@ -51,7 +51,8 @@ SLICED = "Continua with slices"
 GATED = "Continua with gates"
 CLOUD = "cloud of points"
 ATTENTION = {OURS: LatentAttention.NONE, SLICED: LatentAttention.SLICES, GATED: LatentAttention.GATES}
-PEERS = ("Transolver", "FLARE", "FNO on a grid", "DeepONet")
+FNO = "FNO on a grid"
+PEERS = ("Transolver", "FLARE", FNO, "DeepONet", "GINO")
 MODELS = (OURS, SLICED, GATED, *PEERS)
 RATES = ((1e-3, 4e-3), (3e-3, 1.2e-2))  # of AdamW and of Muon
 SETTINGS = PoissonSettings()
@@ -105,9 +106,12 @@ def stepper(contest: Contest, name: str, rate: int, seed: int) -> tuple[Any, Ste
     return model, stepping(model, made, task, seed)
 
 
-def prices(contest: Contest, rounds: int) -> dict[str, float]:
-    """CPU seconds of a step of every model."""
-    return seconds_each({name: stepper(contest, name, 0, 0)[1] for name in MODELS}, rounds, 4, warm=2)
+def prices(contest: Contest, rounds: int, before: dict[str, float]) -> dict[str, float]:
+    """CPU seconds of a step of every model; those that came later are measured beside the FNO, whose price stays."""
+    names = [name for name in MODELS if name not in before or name == FNO]
+    now = seconds_each({name: stepper(contest, name, 0, 0)[1] for name in names}, rounds, 4, warm=2)
+    scale = before.get(FNO, now[FNO]) / now[FNO]
+    return {name: scale * price for name, price in now.items()} | before
 
 
 def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[str, Any]:
@@ -180,11 +184,10 @@ def chosen_rate(contest: Contest, done: dict[str, Any], name: str) -> int:
 
 def compete(contest: Contest, seeds: int, path: Path, quick: bool, only: list[str], trials_alone: bool) -> None:
     """All runs of some models that are not kept yet: trials of both learning rates, then the seeds."""
-    done = kept(path)
-    if "prices" not in done:
-        keep(path, "prices", prices(contest, 2 if quick else 8))
-        done = kept(path)
-    cost = done["prices"]
+    before = kept(path).get("prices", {})
+    if not set(only) <= set(before):
+        keep(path, "prices", prices(contest, 2 if quick else 8, before))
+    cost = kept(path)["prices"]
     print("CPU milliseconds a step: " + ", ".join(f"{k} {1e3 * v:.1f}" for k, v in cost.items()), flush=True)
     trial = trial_of(contest)
     for name in only:
