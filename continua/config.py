@@ -108,7 +108,7 @@ MODULES = {
     "training.prolongation": "AsMade Copied",
     "training.penalty": "HeadEntropy JacobianNorm KineticEnergy Sampled Smoothness SpectralNorm SquaredWeights",
     "training.settings": "Training",
-    "training.size_laws": "ByGap Diagonal",
+    "training.size_laws": "ByGap ByShare Diagonal",
     "training.sizes": "SmallerSizes",
 }
 KINDS = {kind: f"continua.{module}" for module, kinds in MODULES.items() for kind in kinds.split()}

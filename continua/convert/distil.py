@@ -25,10 +25,10 @@ from continua.models.readout import Readout
 from continua.operators.calibration import Calibration
 from continua.operators.correction import corrections_of
 from continua.optim import AdamW, ByRole, CosineDecay
-from continua.settings import Count, NonNegative, Positive, Seed, checked
+from continua.settings import Count, NonNegative, Positive, Seed, Share, checked
 from continua.tasks import Sentences, Unlabelled
 from continua.tasks.task import device_of
-from continua.training import ByGap, Elastic, Fitted, Objective, Run, StateImitation, Training, Whole
+from continua.training import ByGap, ByShare, Elastic, Fitted, Objective, Run, StateImitation, Training, Whole
 from continua.training import train as trained
 from continua.training.progress import OnProgress
 
@@ -71,6 +71,7 @@ def distil(
     *,
     tokens: Tokeniser | None = None,
     sizes: Sequence[Discretisation] | None = None,
+    shares: Sequence[Share] | None = None,
     minutes: Positive = 20.0,
     steps: Count | None = None,
     rank: Count | None = None,
@@ -89,9 +90,9 @@ def distil(
     gets smaller, a whole one or of ``rank`` functions. ``lr`` is 4e-4 for the former, 2e-3 for the latter. Steps that
     are joined start as if the layers behind the first were left out, where that is closer to native.
     ``sizes`` are those that learn; unless given, half of the hidden width, of the heads, of both, of the width d as
-    well, and two thirds of the steps. ``precision`` "bfloat16" computes lessons in half precision, which takes less
-    time where a processor has instructions for it. ``run`` is a folder, or an opened run to go on
-    with.
+    well, and two thirds of the steps. ``shares`` are those of the steps at which each size learns; unless given, three
+    sizes learn at each step. ``precision`` "bfloat16" computes lessons in half precision, which takes less time where a
+    processor has instructions for it. ``run`` is a folder, or an opened run to go on with.
 
     >>> import continua as ct
     >>> plain = ct.zoo.gpt2(vocab=8, d=8, heads=2, depth=2, context=16)
@@ -102,7 +103,9 @@ def distil(
     """
     if isinstance(run, Run):
         sizes = sizes_of(run)
-    made = distillation(model, texts, tokens=tokens, sizes=sizes, rank=rank, lr=lr, seed=seed, precision=precision)
+    made = distillation(
+        model, texts, tokens=tokens, sizes=sizes, shares=shares, rank=rank, lr=lr, seed=seed, precision=precision
+    )
     if isinstance(run, Run):
         made = replace(made, training=_training_of(run))
     elif steps is not None:
@@ -130,6 +133,7 @@ def distillation(
     *,
     tokens: Tokeniser | None = None,
     sizes: Sequence[Discretisation] | None = None,
+    shares: Sequence[float] | None = None,
     rank: int | None = None,
     lr: float | None = None,
     seed: int = 0,
@@ -151,7 +155,7 @@ def distillation(
         start_joined(made, size, (held_out or batches)[:MEASURED_STEPS])
     embeds = _embeds(made)
     task = (Sentences if embeds else Unlabelled)(tuple(learned), tuple(held_out), chosen)
-    law = ByGap(sizes=chosen, draws=min(TOGETHER, len(chosen)), parts=1, brief=_costly(made, chosen))
+    law = _law(chosen, shares, _costly(made, chosen))
     lessons = Elastic(law=law, weight=1.0, imitation=StateImitation(INNER, MEANS) if embeds else None)
     training = Training(seed=seed, precision=precision, elastic=lessons)
     rate = lr if lr is not None else WHOLE_RATE if rank is None else RANK_RATE
@@ -246,6 +250,15 @@ def _numbers(size: Any) -> float:
     return float(steps * size.d.n * (4 * size.h.n * size.e.n + 2 * size.m.n))
 
 
+def _law(
+    sizes: tuple[Discretisation, ...], shares: Sequence[float] | None, brief: tuple[Discretisation, ...]
+) -> ByGap | ByShare:
+    """Each size at its share of the steps; without shares, some at each step."""
+    if shares is not None:
+        return ByShare(sizes, tuple(shares), brief)
+    return ByGap(sizes=sizes, draws=min(TOGETHER, len(sizes)), parts=1, brief=brief)
+
+
 def _told_apart(sizes: Sequence[set[str]], along: str) -> int:
     """How many kinds of sizes differ from native, and from each other, along some axes."""
     return len({frozenset(own & set(along)) for own in sizes} - {frozenset()})
@@ -264,7 +277,7 @@ def sizes_of(run: Run) -> tuple[Discretisation, ...]:
     """The sizes that a run of ``distil`` teaches."""
     lessons = _training_of(run).elastic
     law = None if lessons is None else lessons.law
-    return law.sizes or () if isinstance(law, ByGap) else ()
+    return law.sizes or () if isinstance(law, ByGap | ByShare) else ()
 
 
 def _seconds(own: Distillation) -> float:

@@ -25,7 +25,7 @@ from continua.training.progress import Bar, Progress
 from continua.training.prolongation import AsMade, Copied, Prolongation
 from continua.training.run import Run
 from continua.training.settings import Training
-from continua.training.size_laws import ByGap, Diagonal, LearningPlan
+from continua.training.size_laws import ByGap, ByShare, Diagonal, LearningPlan
 from continua.training.sizes import Lesson, LessonPlan, SizeLaw, SmallerSizes
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "AsMade",
     "Bar",
     "ByGap",
+    "ByShare",
     "Copied",
     "Diagonal",
     "Discretisations",

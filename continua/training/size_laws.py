@@ -1,4 +1,4 @@
-"""Laws of sizes beside ``SmallerSizes``: a fixed list along the diagonal, and sizes drawn by their gap to native."""
+"""Laws of sizes beside ``SmallerSizes``: along the diagonal, by their gap to native, each at a share of the steps."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -105,12 +105,7 @@ class ByGap:
     brief: tuple[Discretisation, ...] = ()
 
     def __post_init__(self) -> None:
-        if set(self.brief) - set(self.sizes or ()):
-            remedy = "Name them among sizes, too."
-            raise ConfigError("brief lessons are of sizes that are drawn from", got=self.brief, remedy=remedy)
-        if self.sizes is not None and (not self.sizes or len(set(self.sizes)) < len(self.sizes)):
-            remedy = "List different ones, (at(d=64), at(h=2)), or leave sizes out."
-            raise ConfigError("sizes are what is drawn from", got=self.sizes, remedy=remedy)
+        _require_listed(self.sizes, self.brief)
 
     def over(self, model: Any) -> "GapPlan":
         """The sizes of one model, of which nothing is known yet."""
@@ -178,10 +173,64 @@ class GapPlan:
         self.gaps = list(kept.get("gaps", [None for _ in self.sizes]))
 
 
+@register
+@dataclass(frozen=True)
+class ByShare:
+    """Every size learns at a share of the steps that is its own, from all of a batch; ``brief`` ones from half of it.
+
+    ``shares`` are in the order of ``sizes``; which steps they are is drawn for each size alone. At a step that no size
+    is drawn for, the one of the largest share learns.
+    """
+
+    sizes: tuple[Discretisation, ...]
+    shares: tuple[Share, ...]
+    brief: tuple[Discretisation, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require_listed(self.sizes, self.brief)
+        if len(self.shares) != len(self.sizes) or min(self.shares) <= 0:
+            remedy = "Give one above 0 and up to 1 for each: sizes=(at(m=768), at(h=6)), shares=(1.0, 0.5)."
+            raise ConfigError("each size has a share of the steps", got=self.shares, remedy=remedy)
+
+    def over(self, model: Any) -> "SharePlan":
+        """The same sizes for every model."""
+        return SharePlan(self, model)
+
+
+@dataclass(frozen=True)
+class SharePlan:
+    """Sizes, each at its share of the steps."""
+
+    law: ByShare
+    model: Any
+
+    def draw(self, progress: float, generator: torch.Generator) -> list[Lesson]:
+        """The sizes of a step."""
+        law = self.law
+        chances = torch.rand(len(law.sizes), generator=generator, dtype=torch.float64).tolist()
+        drawn = [size for size, share, chance in zip(law.sizes, law.shares, chances, strict=True) if chance < share]
+        lessons = [Lesson(size, 0, 1) for size in drawn or [law.sizes[law.shares.index(max(law.shares))]]]
+        return [_halved(one, generator) if one.at in law.brief else one for one in lessons]
+
+    def drew(self, sizes: Mapping[str, Any]) -> bool:
+        """Whether training may have drawn a size."""
+        return is_listed(self.model, self.law.sizes, sizes)
+
+
 def _halved(lesson: Lesson, generator: torch.Generator) -> Lesson:
     """The same on one half of its rows."""
     half = int(torch.randint(2, (), generator=generator))
     return lesson._replace(block=2 * lesson.block + half, parts=2 * lesson.parts)
+
+
+def _require_listed(sizes: tuple[Discretisation, ...] | None, brief: tuple[Discretisation, ...]) -> None:
+    """Refuse lists of sizes that are empty or name one twice, and brief ones that are not among them."""
+    if set(brief) - set(sizes or ()):
+        remedy = "Name them among sizes, too."
+        raise ConfigError("brief lessons are of sizes that are drawn from", got=brief, remedy=remedy)
+    if sizes is not None and (not sizes or len(set(sizes)) < len(sizes)):
+        remedy = "List different ones, (at(d=64), at(h=2)), or leave sizes out."
+        raise ConfigError("sizes are what is drawn from", got=sizes, remedy=remedy)
 
 
 def is_listed(model: Any, listed: Sequence[Discretisation], sizes: Mapping[str, Any]) -> bool:

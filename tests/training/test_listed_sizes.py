@@ -13,7 +13,7 @@ from continua.errors import ConfigError
 from continua.flow import Adaptive, Fixed
 from continua.models import Transformer, zoo
 from continua.tasks.task import generator_for
-from continua.training import ByGap, Diagonal, Elastic, LearningPlan, Lesson, Run, SizeLaw, Training, fit
+from continua.training import ByGap, ByShare, Diagonal, Elastic, LearningPlan, Lesson, Run, SizeLaw, Training, fit
 from tests.refusals import refused
 from tests.runs import tiny_task
 
@@ -31,7 +31,16 @@ def drawn(plan: Any, steps: int, progress: float = 0.9) -> list[Lesson]:
     return [lesson for step in range(steps) for lesson in plan.draw(progress, generator_for("size", 0, step))]
 
 
-@pytest.mark.parametrize("law", [Diagonal(), Diagonal((0.5,), parts=1), ByGap(), ByGap((at(d=8), at(h=2)), power=0.5)])
+LAWS = [
+    Diagonal(),
+    Diagonal((0.5,), parts=1),
+    ByGap(),
+    ByGap((at(d=8), at(h=2)), power=0.5),
+    ByShare((at(d=8), at(h=2)), (1.0, 0.5), (at(h=2),)),
+]
+
+
+@pytest.mark.parametrize("law", LAWS)
 def test_a_run_remembers_its_law(law: SizeLaw) -> None:
     training = Training(elastic=Elastic(law=law))
     assert from_plain(to_plain(training)) == training
@@ -125,6 +134,44 @@ def test_no_list_and_searched_steps_are_refused() -> None:
     for law in (ByGap(), Diagonal()):
         with refused(ConfigError, "sizes are numbers of steps", "at(z=6)"):
             law.over(searching)
+
+
+# --- by shares of the steps -------------------------------------------------------------------------------------------
+
+
+def test_each_size_learns_at_its_share_of_the_steps() -> None:
+    sizes = (at(d=8), at(h=2), at(z=2))
+    plan = ByShare(sizes, (1.0, 0.75, 0.25), brief=sizes[2:]).over(gpt())
+    lessons = drawn(plan, 1000)
+    counts = Counter(lesson.at for lesson in lessons)
+    assert counts[sizes[0]] == 1000
+    assert abs(counts[sizes[1]] - 750) < 56  # four standard deviations
+    assert abs(counts[sizes[2]] - 250) < 56
+    assert {(lesson.at, lesson.parts, lesson.block) for lesson in lessons} == {
+        (sizes[0], 1, 0),
+        (sizes[1], 1, 0),
+        (sizes[2], 2, 0),
+        (sizes[2], 2, 1),
+    }
+    assert plan.drew({"d": 8, "h": 4, "z": 4})
+    assert not plan.drew({"d": 10, "h": 4, "z": 4})
+
+
+def test_a_step_without_a_size_goes_to_that_of_the_largest_share() -> None:
+    sizes = (at(d=8), at(h=2))
+    plan = ByShare(sizes, (0.1, 0.2)).over(gpt())
+    steps = [plan.draw(0.0, generator_for("size", 0, step)) for step in range(200)]
+    assert min(len(lessons) for lessons in steps) == 1
+    counts = Counter(lesson.at for lessons in steps for lesson in lessons)
+    assert counts[sizes[1]] > 150 > counts[sizes[0]]
+
+
+@pytest.mark.parametrize("shares", [(), (1.0,), (1.0, 0.0), (1.0, 0.5, 0.5)])
+def test_shares_are_one_for_each_size(shares: tuple[float, ...]) -> None:
+    with refused(ConfigError, "each size has a share of the steps", "shares=(1.0, 0.5)"):
+        ByShare((at(d=8), at(h=2)), shares)
+    with refused(ConfigError, "sizes are what is drawn from", "different ones"):
+        ByShare((at(d=8), at(d=8)), (1.0, 1.0))
 
 
 def test_gaps_are_those_of_the_lessons_and_steps_may_be_joined() -> None:

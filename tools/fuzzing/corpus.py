@@ -144,6 +144,7 @@ LATER: tuple[dict[str, Any], ...] = (
         "second": {"kind": "Pointwise", "weights": COUNTED},
     },
     {"kind": "ByGap", "sizes": [SIZE], "draws": 1, "parts": 2, "start": 0.1, "power": 1.0, "memory": 0.8, "even": 0.25},
+    {"kind": "ByShare", "sizes": [SIZE], "shares": [0.5], "brief": [SIZE]},
     {"kind": "ByDepth", "masks": [{"kind": "Causal"}, {"kind": "Window", "radius": 1.5}]},
     {"kind": "Capped", "cap": 50.0, "temperature": 0.0625},
     {"kind": "Channels", "spreads": [1.0, 2.0]},
