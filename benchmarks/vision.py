@@ -5,12 +5,12 @@
     python benchmarks/vision.py --quick                     # a smoke run of a few steps, nothing is written
 
 Both models have the same width, heads and depth (the ViT also its class token), the same CPU seconds on one thread,
-taking turns of a few steps, the same changes of the training images (affine maps, missing pixels, other sizes in every
+in turns of a few steps, the same changes of the training images (affine maps, missing pixels, other sizes in every
 other batch), optimisers, clipping and cosine. Of both, validation images choose with a third of the time: the learning
 rate, whether local kernels (a convolutional stem) or cells (patches) make the tokens, how kernels start, how missing
 pixels are filled, and the rate again; of the ViT without a stem also whether its patches are finer. Of the best two of
-all that was tried, validation images choose with the whole time. The ViT is told which pixels were observed in a
-channel, and gets other sizes resized to its own. Finished trainings are kept in ``results/vision-runs.jsonl``.
+all that was tried, validation images choose with the whole time; ``vision_starts.py`` chose the digits' start anew. The
+ViT is told in a channel which pixels were observed; other sizes are resized for it. Finished trainings are kept.
 """
 
 import argparse
@@ -292,7 +292,7 @@ def choosing(data: str, kind: str) -> Trials:
         best = yield from best_of(replace(best, cells=finer) for finer in (cells, FINER[data]))
     first_two = sorted(tried, key=lambda job: tried[job], reverse=True)[:2]
     best = yield from best_of(replace(job, seconds=SECONDS[data]) for job in first_two)
-    return replace(best, validation=False)
+    return replace(best, validation=False, wide=best.wide and (data, kind) != ("digits", "cells"))
 
 
 def chosen_of(data: str, task: Images, path: Path, quick: bool) -> dict[str, Job]:

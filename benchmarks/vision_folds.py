@@ -5,9 +5,10 @@
     python benchmarks/vision_folds.py --quick    # a smoke run of a few steps, nothing is written
 
 ``vision.py`` measures three seeds on the same 359 held-out digits, too few to tell two good models apart. Here each of
-five trainings holds out another fifth, so that all 1,795 are measured, each by a model that never saw it. Models,
-choices and turns are those of ``vision.py``, whose validation images are of the first split alone: another split may
-hold some of them out, for both models alike. Finished splits are kept in ``results/vision-folds.jsonl``.
+five trainings holds out another fifth, so that all 1,795 are measured, each by a model that never saw it. Models
+and turns are those of ``vision.py``, stems start wide without a norm, as its validation images chose. These are of the
+first split alone: another split may hold some of them out, for both models alike. Finished splits are kept in
+``results/vision-folds.jsonl``.
 """
 
 import argparse
@@ -41,7 +42,7 @@ def trained(narrow: bool, quick: bool) -> dict[int, dict[str, dict[str, float]]]
     """Percent right of both models, split by split."""
     task = task_of("digits", FASHION)
     bests = chosen_of("digits", task, RESULTS / "vision-runs.jsonl", quick=False)
-    bests = {kind: replace(job, wide=job.wide and not narrow) for kind, job in bests.items()}
+    bests = {kind: replace(job, wide=not narrow) for kind, job in bests.items()}
     known = {line["fold"]: line["accuracy"] for line in finished(KEPT) if line["narrow"] == narrow}
     for fold in range(1 if quick else FOLDS):
         if fold in known and not quick:
@@ -59,11 +60,11 @@ def trained(narrow: bool, quick: bool) -> dict[int, dict[str, dict[str, float]]]
     return known
 
 
-def rows_of(splits: dict[int, dict[str, dict[str, float]]], narrow: bool) -> list[Row]:
+def rows_of(splits: dict[int, dict[str, dict[str, float]]], starts: str = "") -> list[Row]:
     """The rows of ``vision.py`` over all digits; two standard errors of the difference, from split to split."""
     lines = {kind: [{"accuracy": split[kind]} for split in splits.values()] for kind in NAMES}
     rows = []
-    for key, row in zip(splits[0]["vit"], over_seeds(f"all digits{', narrow' * narrow}", lines), strict=True):
+    for key, row in zip(splits[0]["vit"], over_seeds(f"all digits{starts}", lines), strict=True):
         lead = [split["cells"][key] - split["vit"][key] for split in splits.values()]
         error = 2 * statistics.stdev(lead) / math.sqrt(len(lead)) if len(lead) > 1 else math.nan
         rows.append(replace(row, note=f"{row.note}; ours less the ViT's {statistics.mean(lead):+.2f} ± {error:.2f}"))
@@ -77,7 +78,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few steps of one split, nothing is written")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    rows = rows_of(trained(chosen.narrow, chosen.quick), chosen.narrow)
+    rows = rows_of(trained(chosen.narrow, chosen.quick), ", narrow" * chosen.narrow)
     for row in rows:
         print(f"{row.name}: {row.shown}  {row.target} {row.verdict}  {row.note}")
     if not chosen.quick:
