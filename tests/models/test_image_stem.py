@@ -149,7 +149,7 @@ def test_a_local_kernel_is_one_matrix_for_optimisers(model) -> None:
     assert info.scale == 1.0
 
 
-@pytest.mark.spec("B6", "U5")
+@pytest.mark.spec("B6")
 def test_what_does_not_fit_is_refused(model) -> None:
     with pytest.raises(ShapeError, match="channels"):
         model(Batch(random(1, 2, 8, 8)))
