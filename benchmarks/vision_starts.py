@@ -57,16 +57,16 @@ STARTS: dict[str, dict[str, Changes]] = {
 }
 
 
-def trained(fold: int, starts: dict[str, list[str]], held_out: bool, quick: bool) -> Found:
+def trained(fold: int, starts: dict[str, dict[str, Changes]], held_out: bool, quick: bool) -> Found:
     """Percent right of validation or held-out digits of a split, of these starts of both models, which take turns."""
     task = fold_of(task_of("digits", FASHION), fold)
     task = task if held_out else task.validation()
     seconds = 1.0 if quick else SECONDS["digits"]
     learners = {}
-    for kind, names in starts.items():
+    for kind, ways in starts.items():
         job = Job("digits", kind, 0.01, "faded", stem=True, seed=fold, seconds=seconds, validation=not held_out)
-        for start in names:
-            learners[f"{kind}: {start}"] = Learner(job, task, seconds, STARTS[kind][start])
+        for start, changes in ways.items():
+            learners[f"{kind}: {start}"] = Learner(job, task, seconds, changes)
     while rest := [learner for learner in learners.values() if learner.used < learner.seconds]:
         min(rest, key=lambda learner: learner.used).learn()
     found = {}
@@ -84,7 +84,7 @@ def known(held_out: bool) -> dict[int, Found]:
     return {line["fold"]: line["found"] for line in finished(KEPT) if line.get("held out", False) == held_out}
 
 
-def every(folds: list[int], starts: dict[str, list[str]], held_out: bool, quick: bool) -> dict[int, Found]:
+def every(folds: list[int], starts: dict[str, dict[str, Changes]], held_out: bool, quick: bool) -> dict[int, Found]:
     """Train what is missing of these splits."""
     for fold in folds[:1] if quick else folds:
         if fold in known(held_out) and not quick:
@@ -128,13 +128,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few steps of one split, nothing is written")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    tried = every(chosen.splits, {kind: list(STARTS[kind]) for kind in NAMES}, False, chosen.quick)
+    tried = every(chosen.splits, STARTS, False, chosen.quick)
     if chosen.quick or len(tried) < len(SPLITS):
         return
     rows = rows_of(tried)
     if chosen.held_out:
         starts = {kind: chosen_of(tried, kind) for kind in NAMES}
-        folds = every(list(range(FOLDS)), {kind: [start] for kind, start in starts.items()}, True, False)
+        best = {kind: {start: STARTS[kind][start]} for kind, start in starts.items()}
+        folds = every(list(range(FOLDS)), best, True, False)
         own = {kind: f"{kind}: {start}" for kind, start in starts.items()}
         right = {fold: {kind: found[own[kind]]["accuracy"] for kind in NAMES} for fold, found in folds.items()}
         rows += over_folds(right, ", starts chosen on three splits")
