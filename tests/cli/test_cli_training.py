@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from continua.cli import app
-from continua.errors import CheckpointError, ConfigError, ContinuaError, RunError
+from continua.errors import CheckpointError, ConfigError, RunError
 from continua.training import compiled
 from tests.forked import commanded
 from tests.runs import states, steps_of, tiny_text
@@ -122,7 +122,7 @@ def test_generate_changes_nothing_of_the_text(run, monkeypatch) -> None:
         (("generate", "RUN", "--prompt", ""), ConfigError, r"a prompt needs at least one token, got ''"),
         (("generate", "RUN", "--which", "first"), ConfigError, r"--which is best or last, got first"),
         (("generate", "RUN", "--at", "d=x"), ConfigError, r"--at takes sizes"),
-        (("inspect", "nowhere"), ContinuaError, r"Give the folder"),
+        (("inspect", "nowhere"), CheckpointError, r"got nowhere, where no folder is\. Give a run"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
