@@ -19,7 +19,7 @@ from continua.operators import Correction
 from continua.operators.correction import corrections_of
 from continua.tasks import Example, Sentences, Unlabelled
 from continua.tasks.sentences import shared_coordinates
-from continua.training import ByGap, ByShare, Elastic, Lesson, Objective, Run, StateImitation, Study, Whole
+from continua.training import Elastic, Lesson, Objective, Run, StateImitation, Study, Whole
 from continua.training.imitation import Walk
 from tests.measure import EXACT, gap
 from tests.refusals import refused
@@ -242,29 +242,6 @@ def test_whole_corrections_are_along_the_fewest_axes_that_tell_sizes_apart() -> 
     assert _axes_of(model, SIZES) == "dhmz"
     assert _axes_of(model, SIZES, fewest=True) == "dhz"
     assert _axes_of(model, [ct.at(m=6), ct.at(h=1), ct.at(m=6, h=1)], fewest=True) == "hm"
-
-
-@pytest.mark.spec("B11")
-def test_sizes_that_cost_more_than_half_learn_from_half_of_the_texts() -> None:
-    sizes = [ct.at(m=12, h=2), ct.at(z=2)]
-    law = distillation(gpt(), data(), sizes=sizes).training.elastic.law
-    assert law.brief == (sizes[1],)
-    plan = law.over(gpt())
-    drawn = [lesson for step in range(8) for lesson in plan.draw(0.0, torch.Generator().manual_seed(step))]
-    assert {lesson.at: lesson.parts for lesson in drawn} == {sizes[0]: 1, sizes[1]: 2}
-    assert {lesson.block for lesson in drawn if lesson.at == sizes[1]} == {0, 1}
-    assert distillation(gpt(), data(), sizes=sizes[1:]).training.elastic.law.brief == ()  # nothing to save for
-    with refused(ConfigError, "z", "Name them among sizes, too."):
-        ByGap(sizes=(sizes[0],), brief=(sizes[1],))
-
-
-@pytest.mark.spec("B11")
-def test_sizes_learn_at_their_shares_of_the_steps() -> None:
-    sizes = (ct.at(m=12, h=2), ct.at(z=2))
-    law = distillation(gpt(), data(), sizes=sizes, shares=(1.0, 0.25)).training.elastic.law
-    assert law == ByShare(sizes, (1.0, 0.25), brief=sizes[1:])
-    with refused(ConfigError, "each size has a share of the steps", "shares=(1.0, 0.5)"):
-        distillation(gpt(), data(), sizes=sizes, shares=(1.0,))
 
 
 @pytest.mark.spec("B11")
