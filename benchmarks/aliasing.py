@@ -31,7 +31,19 @@ import aliasing_data
 import aliasing_peers as peers
 import torch
 from common import RESULTS, Row, environment, write
-from contests import Step, factor, keep, kept, once, paired, seconds_each, stepping, told, with_mirror_images
+from contests import (
+    Step,
+    factor,
+    keep,
+    kept,
+    once,
+    paired,
+    prices_beside,
+    seconds_each,
+    stepping,
+    told,
+    with_mirror_images,
+)
 
 from continua.axes import ProductRule, Rule, Trapezoid, at, default_rule
 from continua.data.pairs import Pairs
@@ -162,11 +174,12 @@ def stepper(contest: Contest, name: str, rate: int, seed: int) -> tuple[Any, Ste
 
 
 def prices(contest: Contest, rounds: int, before: dict[str, float]) -> dict[str, float]:
-    """CPU seconds of a step of every model; those that came later are measured beside the FNO, whose price stays."""
-    names = [name for name in MODELS if name not in before or name == peers.FNO]
-    now = seconds_each({name: stepper(contest, name, 0, 0)[1] for name in names}, rounds, 3)
-    scale = before.get(peers.FNO, now[peers.FNO]) / now[peers.FNO]
-    return {name: scale * price for name, price in now.items()} | before
+    """CPU seconds of a step of every model; those that came later are measured beside the FNO."""
+
+    def measure(names: list[str]) -> dict[str, float]:
+        return seconds_each({name: stepper(contest, name, 0, 0)[1] for name in names}, rounds, 3)
+
+    return prices_beside(peers.FNO, MODELS, before, measure)
 
 
 def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[str, Any]:

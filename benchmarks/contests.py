@@ -119,3 +119,12 @@ def seconds_each(steps: Mapping[str, Step], rounds: int, together: int, warm: in
 
     seen = interleaved({name: lambda name=name: some(name) for name in steps}, rounds, warm)
     return {name: statistics.median(values) for name, values in seen.items()}
+
+
+def prices_beside(
+    first: str, names: Sequence[str], before: dict[str, float], measure: Callable[[list[str]], dict[str, float]]
+) -> dict[str, float]:
+    """Prices of all models: those known before stay, later ones are measured beside ``first``."""
+    now = measure([name for name in names if name not in before or name == first])
+    scale = before.get(first, now[first]) / now[first]
+    return {name: scale * price for name, price in now.items()} | before

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import polygons_peers as peers
 import torch
 from common import RESULTS, Row, environment, write
-from contests import Step, factor, keep, kept, once, paired, seconds_each, stepping, told
+from contests import Step, factor, keep, kept, once, paired, prices_beside, seconds_each, stepping, told
 
 from continua.axes import Grid
 from continua.data.mesh_features import ELASTICITY, POISSON, Equation
@@ -107,11 +107,12 @@ def stepper(contest: Contest, name: str, rate: int, seed: int) -> tuple[Any, Ste
 
 
 def prices(contest: Contest, rounds: int, before: dict[str, float]) -> dict[str, float]:
-    """CPU seconds of a step of every model; those that came later are measured beside the FNO, whose price stays."""
-    names = [name for name in MODELS if name not in before or name == FNO]
-    now = seconds_each({name: stepper(contest, name, 0, 0)[1] for name in names}, rounds, 4, warm=2)
-    scale = before.get(FNO, now[FNO]) / now[FNO]
-    return {name: scale * price for name, price in now.items()} | before
+    """CPU seconds of a step of every model; those that came later are measured beside the FNO."""
+
+    def measure(names: list[str]) -> dict[str, float]:
+        return seconds_each({name: stepper(contest, name, 0, 0)[1] for name in names}, rounds, 4, warm=2)
+
+    return prices_beside(FNO, MODELS, before, measure)
 
 
 def run(contest: Contest, name: str, rate: int, seed: int, steps: int) -> dict[str, Any]:
