@@ -61,14 +61,20 @@ def trained(narrow: bool, quick: bool) -> dict[int, dict[str, dict[str, float]]]
 
 
 def rows_of(splits: dict[int, dict[str, dict[str, float]]], starts: str = "") -> list[Row]:
-    """The rows of ``vision.py`` over all digits; two standard errors of the difference, from split to split."""
+    """The rows of ``vision.py`` over all digits; the difference is with its error from split to split."""
     lines = {kind: [{"accuracy": split[kind]} for split in splits.values()] for kind in NAMES}
     rows = []
     for key, row in zip(splits[0]["vit"], over_seeds(f"all digits{starts}", lines), strict=True):
         lead = [split["cells"][key] - split["vit"][key] for split in splits.values()]
-        error = 2 * statistics.stdev(lead) / math.sqrt(len(lead)) if len(lead) > 1 else math.nan
-        rows.append(replace(row, note=f"{row.note}; ours less the ViT's {statistics.mean(lead):+.2f} ± {error:.2f}"))
+        rows.append(replace(row, note=f"{row.note}; ours less the ViT's {with_error(lead)}"))
     return rows
+
+
+def with_error(differences: list[float]) -> str:
+    """Their mean, and two standard errors of it."""
+    count = len(differences)
+    error = 2 * statistics.stdev(differences) / math.sqrt(count) if count > 1 else math.nan
+    return f"{statistics.mean(differences):+.2f} ± {error:.2f}"
 
 
 def main() -> None:

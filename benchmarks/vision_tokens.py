@@ -10,7 +10,6 @@ there, does so too, and takes turns with itself as it is; every digit is held ou
 
 import argparse
 import json
-import math
 import os
 import statistics
 
@@ -20,7 +19,7 @@ import torch
 from common import RESULTS, Row, environment, write
 from torch import nn
 from vision import finished
-from vision_folds import FOLDS
+from vision_folds import FOLDS, with_error
 from vision_peers import bare
 from vision_starts import Changes, Found, as_convolution, trained
 
@@ -40,15 +39,14 @@ WAYS: dict[str, dict[str, Changes]] = {
 
 
 def rows_of(splits: list[Found]) -> list[Row]:
-    """Percent right with the mean, over all digits; two standard errors of the difference, from split to split."""
+    """Percent right with the mean, over all digits; the difference is with its error from split to split."""
     by_mean, by_class = ([split[f"vit: {way}"]["accuracy"] for split in splits] for way in (MEAN, CLASS))
     rows = []
     for key in by_mean[0]:
         own, token = [one[key] for one in by_mean], [one[key] for one in by_class]
         lead = [a - b for a, b in zip(own, token, strict=True)]
-        error = 2 * statistics.stdev(lead) / math.sqrt(len(lead)) if len(lead) > 1 else math.nan
         shown = f"{key}×{key} pixels" if float(key) > 0 else f"{-100 * float(key):.0f} % of pixels missing"
-        note = f"{CLASS} {statistics.mean(token):.1f}; difference {statistics.mean(lead):+.2f} ± {error:.2f}"
+        note = f"{CLASS} {statistics.mean(token):.1f}; difference {with_error(lead)}"
         rows.append(
             Row(f"all digits, ViT by {MEAN}, {shown}", statistics.mean(own), min(own), max(own), "%", note=note)
         )
