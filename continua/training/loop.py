@@ -10,7 +10,7 @@ import torch
 
 from continua.errors import ConfigError, RunError, SolveFailed
 from continua.models.store import description
-from continua.optim import ByRole, Schedule, clip
+from continua.optim import ByRole, Optimisers, Schedule, clip
 from continua.tasks import Example, Score, Task, generator_for
 from continua.training import checkpoint, stored
 from continua.training.afterwards import refuse_other_ending
@@ -93,7 +93,7 @@ class Loop:
         self.objective.tokens = refuse_running(self.world.tokens, self.objective.penalties)
         self.module = wrapped(self.objective, self.world, training.sharded)
         self.keeper = keeper(self.folder, self.world, training)
-        self.optimisers = optimiser.make(self.model)  # sharding puts other parameters in their places
+        self._take(optimiser.make(self.model))  # sharding puts other parameters in their places
         if training.compile:
             refuse_uncompilable(self.model, self.optimisers)
             self.objective.compiled = Compiled(self.model)
@@ -164,13 +164,13 @@ class Loop:
             self.between = True
             example = self.growing.thinned(self.task, example, step)
         if self.correcting is not None and self.correcting.is_due(step) and not self.correcting.begun:
-            self.optimisers = self.correcting.begin()
+            self._take(self.correcting.begin())
         with self.world.reaching():
             terms = self._gradients(example, step)
         asked = terms.pop("asked", 0.0) > 0
         if self.growing is not None:
             self.growing.clear_gradients()
-        norm = clip(self.model.parameters(), training.clip)
+        norm = clip(self.learning, training.clip)
         loss = wrong(terms)
         if not (math.isfinite(norm) and all(map(math.isfinite, terms.values()))):
             self._refuse(step, loss)
@@ -344,8 +344,7 @@ class Loop:
             return False
         like = dict(self.model.named_parameters())
         progress = checkpoint.read_text(path, "progress")
-        at = State.of(progress)
-        refuse_other_growth(self.growing, progress.get("growth"), at.step)
+        refuse_other_growth(self.growing, progress.get("growth"), State.of(progress).step)
         refuse_other_ending(self.correcting, progress.get("afterwards"))
         with self.world.as_one():
             tensors = stored.tensors(path, "model", like.get)
@@ -353,13 +352,13 @@ class Loop:
         self.model.load_state_dict(tensors)
         self._finish_correcting()
         if self.correcting is not None and progress.get("afterwards", {}).get("begun"):
-            self.optimisers = self.correcting.begin()
+            self._take(self.correcting.begin())
         with self.world.as_one():
             load_optimisers(self.optimisers, path, like)
         if self.growing is not None:
             self.growing.recall(progress["growth"])
         recalled(self.sizes, progress.get("lessons"))
-        self.at = at
+        self.at = State.of(progress)
         folder.best = checkpoint.best_of(path)
         self.saved = self.at.step
         if self.world.leads:
@@ -371,7 +370,12 @@ class Loop:
         """Let all weights learn again, by the optimisers of before."""
         if self.correcting is not None and self.correcting.begun:
             self.correcting.end()
-            self.optimisers = self.first
+            self._take(self.first)
+
+    def _take(self, optimisers: Optimisers) -> None:
+        """Go on with these, and with what learns now; to look for it at every step takes longer than small steps do."""
+        self.optimisers = optimisers
+        self.learning = [own for own in self.model.parameters() if own.requires_grad]
 
     def _refuse(self, step: int, loss: float) -> None:
         """A step that is not finite: pass over it; after some of them go back; after that give up."""
