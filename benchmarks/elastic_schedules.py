@@ -95,6 +95,9 @@ SCHEDULES = {
     "1,275 steps, quarter-batch lessons of weight 1, half as many afterwards, a quarter of all apart": Schedule(
         1275, replace(FIRST, parts=4, share=1.0, below=0.5, apart=True)
     ),
+    "1,320 steps, lessons on a quarter of the batch, two fifths as many afterwards, a quarter of all apart": Schedule(
+        1320, replace(FIRST, parts=4, below=0.4, apart=True)
+    ),
     "the recipe, half as many afterwards, a quarter of all apart": Schedule(
         LONGER, replace(FIRST, below=0.5, apart=True)
     ),
