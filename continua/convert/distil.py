@@ -150,7 +150,8 @@ def distillation(
     chosen = tuple(_usual(model, held_out or batches) if sizes is None else sizes)
     along = _axes_of(model, chosen, rank is None)
     stored = _stored(model, chosen, along) if rank is None else ()
-    made = with_corrections(model, Corrections(rank, along, stored=stored), seed)
+    alone = _alone(model, chosen, along) if rank is None else ""
+    made = with_corrections(model, Corrections(rank, along, stored=stored, alone=alone), seed)
     for size in chosen:
         start_joined(made, size, (held_out or batches)[:MEASURED_STEPS])
     embeds = _embeds(made)
@@ -209,9 +210,7 @@ def _usual(model: Any, batches: Sequence[Batch]) -> list[Discretisation]:
 
 def _axes_of(model: Any, sizes: Sequence[Discretisation], fewest: bool = False) -> str:
     """The axes along which some size is not the native one; the ``fewest`` that tell sizes apart as all of them do."""
-    native = model.native
-    settled = [model.settle(size) for size in sizes]
-    each = [{k for k in "dhemz" if getattr(size, k) != getattr(native, k)} for size in settled]
+    each = _smaller(model, sizes)
     found = "".join(k for k in "dhemz" if any(k in own for own in each))
     if not found:
         remedy = "Name sizes that are smaller: sizes=[at(m=768, h=6)]."
@@ -221,6 +220,19 @@ def _axes_of(model: Any, sizes: Sequence[Discretisation], fewest: bool = False) 
         if _told_apart(each, left) == _told_apart(each, found):
             found = left
     return found
+
+
+def _smaller(model: Any, sizes: Sequence[Discretisation]) -> list[set[str]]:
+    """The axes along which each size is not the native one."""
+    native = model.native
+    settled = [model.settle(size) for size in sizes]
+    return [{k for k in "dhemz" if getattr(size, k) != getattr(native, k)} for size in settled]
+
+
+def _alone(model: Any, sizes: Sequence[Discretisation], along: str) -> str:
+    """The axes along which some size is corrected and no other, where another one has a correction besides."""
+    each = [own & set(along) for own in _smaller(model, sizes)]
+    return "".join(k for k in along if {k} in each and any(k in own for own in each if len(own) > 1))
 
 
 def _stored(model: Any, sizes: Sequence[Discretisation], along: str) -> tuple[CorrectedNodes, ...]:

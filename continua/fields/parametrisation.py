@@ -59,7 +59,8 @@ class Corrections:
     what is stored is what the finest size beyond reads. ``apart`` lets a stand in the place of the others as far as a
     size is smaller along all of them: it reads fewer corrections, and what it learns does not change theirs.
     ``stored`` are axes on which whole maps have numbers at their first nodes alone, where no size that learns reads
-    more; without ``beyond``.
+    more; without ``beyond``. What is learned along the axes ``alone`` is learned at sizes that differ from native along
+    these only: a size that has another correction besides reads theirs, and changes its own.
     """
 
     rank: Count | tuple[Count | None, ...] | None
@@ -67,6 +68,7 @@ class Corrections:
     beyond: NonNegative = 0.0
     apart: bool = False
     stored: tuple[CorrectedNodes, ...] = ()
+    alone: str = ""
 
     def __post_init__(self) -> None:
         if not self.along or set(self.along) - set("dhemzfa"):
@@ -74,6 +76,9 @@ class Corrections:
         if isinstance(self.rank, tuple) and len(self.rank) != len(self.along):
             remedy = f"Give one number, or {len(self.along)} of them."
             raise ConfigError("each axis of a correction has a rank", got=self.rank, remedy=remedy)
+        if set(self.alone) - set(self.along):
+            remedy = f"Name some of {' '.join(self.along)}."
+            raise ConfigError("axes that learn alone are among those of the corrections", got=self.alone, remedy=remedy)
 
     @property
     def ranks(self) -> dict[Letter, int | None]:

@@ -61,6 +61,7 @@ class Correction(nn.Module):
         self.native = {letter: mass_of(weights.axes[letter]) for letter in WIDTHS}
         self.beyond = asked.beyond
         self.apart = asked.apart
+        self.alone = asked.alone
         self.maps = dict(maps)
         self.vectors = dict(vectors) if asked.beyond or None in asked.ranks.values() else {}
         self.along = asked.along
@@ -120,7 +121,9 @@ class Correction(nn.Module):
     def fold(self, values: dict[str, Tensor], grids: Grids) -> dict[str, Tensor]:
         """Add what was read to the kernels that it belongs to."""
         made = {name: value for name, value in values.items() if name not in self.fields}
-        for k, size in self.sizes(grids).items():
+        sizes = self.sizes(grids)
+        values = self._heard(values, sizes)
+        for k, size in sizes.items():
             for name in self.vectors:
                 if name in made and _vector(name, k) in values:
                     made[name] = torch.add(made[name], values[_vector(name, k)], alpha=size)
@@ -130,6 +133,13 @@ class Correction(nn.Module):
                 if name in made and _out(name, k) in values:
                     made[name] = made[name] + size * (values[_out(name, k)].mT @ values[_in(name, k)])
         return made
+
+    def _heard(self, values: dict[str, Tensor], sizes: Mapping[Letter, float]) -> dict[str, Tensor]:
+        """What was read; corrections that learn at other sizes hear nothing of one that has another besides."""
+        if not self.alone or all(k in self.alone for k in sizes):
+            return values
+        quiet = tuple(f" by {k}" for k in sizes if k in self.alone)
+        return {name: value.detach() if name.endswith(quiet) else value for name, value in values.items()}
 
 
 def _stored(weights: Parametrisation, few: Mapping[Letter, int]) -> dict[Letter, NDArray[np.float64]]:

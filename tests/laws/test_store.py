@@ -36,7 +36,7 @@ FROZEN = [
     Corrections(None, along="hm"),
     Corrections((3, 2, 1), along="dzf", beyond=1.0),
     Corrections((3, 2, None), along="dza", beyond=1.0, apart=True),
-    Corrections(None, along="hd", stored=(CorrectedNodes("h", "m", 4), CorrectedNodes("d", "d", 3))),
+    Corrections(None, along="hd", stored=(CorrectedNodes("h", "m", 4), CorrectedNodes("d", "d", 3)), alone="h"),
     StateImitation(3.0, means=10.0),
     AdamW(1e-2, fused=True),
     Afterwards(0.5, (at(d=4, z=1), at(h=1)), ByRole(AdamW(1e-2), table=Muon(0.03))),
