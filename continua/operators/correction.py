@@ -52,6 +52,7 @@ class Correction(nn.Module):
     at the others. Where corrections begin
     ``beyond`` some octaves, s_k is less by as many, still ≥ 0, vectors are corrected too, and a map is corrected along
     z and along the widths it has. s_a is the least of the s_k, and where a is ``apart`` the others are less by it.
+    D_k of the axes ``alone`` pass no gradient at a size that is corrected along another axis besides.
     """
 
     def __init__(

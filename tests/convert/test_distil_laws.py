@@ -1,4 +1,4 @@
-"""How often each size learns in a short distillation, and from how many texts."""
+"""How often each size learns in a short distillation, from how many texts, and which corrections."""
 
 import pytest
 import torch
