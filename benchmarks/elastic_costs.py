@@ -39,17 +39,14 @@ from elastic_jobs import (
 from elastic_schedules import PLAINLY, SCHEDULES, Plain, Schedule
 
 from continua.axes import Discretisation, at
-from continua.convert import elastic
-from continua.recipes.elastic import afterwards, corrected, lessons
+from continua.recipes.elastic import lessons
 from continua.training import Growth, Progress, Stage, fit
-from continua.training.sizes import native_sizes
 
 PARTS = (1, 2, 4, 8)
 PLAIN, COARSE, HALVES = "a plain native step", "half of all", "half of the width or of the depth in turn"
 BESIDE = {parts: f"native, with a lesson on 1/{parts} of the batch" for parts in PARTS}
 ALONE = "native, without a lesson"
 QUARTER, AFTERWARDS = "afterwards, a quarter of all", "afterwards, the sizes of the recipe"
-BY_ITSELF, APART = f"{QUARTER} apart", f"{AFTERWARDS}, a quarter of all apart"
 FEWER, SHORTER = ", on half of the batch", ", on half of the context"  # of what goes before
 OVER = f", over {PLAIN}"  # ends the names of rows that are steps
 FIRST = 2  # steps that are not counted
@@ -66,53 +63,40 @@ class Kind:
 
 def kinds(models: "Models", few: int) -> dict[str, Kind]:
     """All kinds of steps of the schedule; lessons and sizes are drawn, so that these need more steps."""
-    usual = laws(Job("elastic", "native", 0, STEPS), models.elastic)
-    later = afterwards(native_sizes(models.apart), replace(USUAL, apart=True))
-    if usual.afterwards is None or later is None or usual.grow is None:
-        raise SystemExit("the recipe neither grows nor corrects: there is nothing to time")
-    smallest = (at(d=32, h=1, z=1),)
     own = models.elastic
-    stages = {COARSE: usual.grow.stages[0], HALVES: usual.grow.stages[1]}
+    usual = laws(Job("elastic", "native", 0, STEPS), own)
+    if usual.afterwards is None or usual.grow is None:
+        raise SystemExit("the recipe neither grows nor corrects: there is nothing to time")
     made = {PLAIN: Kind(models.plain, Laws(), few), ALONE: Kind(own, Laws(), few)}
-    for fewer, share in (("", 1.0), (FEWER, 0.5)):
-        made |= {
-            name + fewer: Kind(own, Laws(grow=only(stage.sizes, share)), few + 1) for name, stage in stages.items()
-        }
-    taught = {parts: lessons(replace(USUAL, parts=parts)) for parts in PARTS}
-    made |= {BESIDE[parts]: Kind(own, Laws(taught[parts]), 2 * few) for parts in PARTS}
+    for name, stage in zip((COARSE, HALVES), usual.grow.stages, strict=True):
+        made[name] = Kind(own, Laws(grow=only(stage.sizes)), few + 1)
+    for parts in PARTS:
+        made[BESIDE[parts]] = Kind(own, Laws(lessons(replace(USUAL, parts=parts, often=1.0))), 2 * few)
     made[PLAIN + FEWER] = Kind(models.plain, Laws(grow=only((at(),), 0.5)), few)
-    made[PLAIN + SHORTER] = Kind(models.plain, Laws(grow=only((at(t=CONTEXT // 2),), 1.0)), few)
-    made |= {BESIDE[parts] + FEWER: Kind(own, Laws(taught[parts], only((at(),), 0.5)), 2 * few) for parts in PARTS[:3]}
-    for model, all_sizes, quarter, law in (
-        (own, AFTERWARDS, QUARTER, usual.afterwards),
-        (models.apart, APART, BY_ITSELF, later),
-    ):
-        longer = replace(law, share=2.0 * few)
-        made[quarter] = Kind(model, Laws(afterwards=replace(longer, sizes=smallest)), 1)
-        made[all_sizes] = Kind(model, Laws(afterwards=longer), 1)
+    made[PLAIN + SHORTER] = Kind(models.plain, Laws(grow=only((at(t=CONTEXT // 2),))), few)
+    longer = replace(usual.afterwards, share=2.0 * few)
+    made[QUARTER] = Kind(own, Laws(afterwards=replace(longer, sizes=(at(d=32, h=1, z=1),))), 1)
+    made[AFTERWARDS] = Kind(own, Laws(afterwards=longer), 1)
     return made
 
 
-def only(sizes: tuple[Discretisation, ...], share: float) -> Growth:
+def only(sizes: tuple[Discretisation, ...], share: float = 1.0) -> Growth:
     """A growth that stays on these sizes, and a share of each batch."""
     return Growth((Stage(sizes, 0.999, batch=share),))
 
 
 @dataclass(frozen=True)
 class Models:
-    """A plain one, that of the recipe, and one whose quarter of everything is corrected apart."""
+    """A plain one, and that of the recipe."""
 
     plain: Any
     elastic: Any
-    apart: Any
 
 
 def models_of() -> Models:
-    """All from the same weights."""
+    """Both from the same weights."""
     vocabulary = task_of().tokens.size
-    plain = model_of(SIZES["native"], vocabulary, 0)
-    apart = corrected(elastic(model_of(SIZES["native"], vocabulary, 0)), replace(USUAL, apart=True))
-    return Models(plain, prepared(Job("elastic", "native", 0, STEPS), vocabulary), apart)
+    return Models(model_of(SIZES["native"], vocabulary, 0), prepared(Job("elastic", "native", 0, STEPS), vocabulary))
 
 
 def step_of(kind: Kind, seeds: list[int]) -> Callable[[], float]:
@@ -151,19 +135,13 @@ def measured(rounds: int, few: int) -> dict[str, list[float]]:
 def whole(shares: dict[str, float], schedule: Schedule) -> float:
     """A training over 800 plain steps."""
     own = schedule.settings
-    begins = max(own.start, own.half)
-    few = max(own.few, own.half)  # until here steps have a part of their batch
-    fewer = FEWER if own.examples < 1 else ""
-    if own.examples not in (0.5, 1.0):
-        raise SystemExit(f"steps on {own.examples:g} of the batch are not timed")
+    taught = 1 - max(own.start, own.half)
     spent = {
-        COARSE + fewer: own.coarse,
-        HALVES + fewer: own.half - own.coarse,
-        PLAIN + FEWER: min(begins, few) - own.half,
-        ALONE: max(begins - few, 0.0),
-        BESIDE[own.parts] + FEWER: max(few - begins, 0.0),
-        BESIDE[own.parts]: 1 - max(begins, few),
-        APART if own.apart else AFTERWARDS: own.below if schedule.ends else 0.0,
+        COARSE: own.coarse,
+        HALVES: own.half - own.coarse,
+        ALONE: max(own.start - own.half, 0.0) + taught * (1 - own.often),
+        BESIDE[own.parts]: taught * own.often,
+        AFTERWARDS: own.below if schedule.ends else 0.0,
     }
     return sum(share * shares[name] for name, share in spent.items()) * schedule.steps / STEPS
 
@@ -178,11 +156,8 @@ def plainly(shares: dict[str, float], chosen: Plain) -> float:
 
 def schedules(shares: dict[str, float]) -> list[Row]:
     """Whole trainings, from the medians of their steps."""
-    usual = {
-        "the recipe": Schedule(LONGER, USUAL),
-        "the recipe, none afterwards": Schedule(LONGER, USUAL, ends=False),
-    }
-    spent = {name: whole(shares, schedule) for name, schedule in {**usual, **SCHEDULES}.items()}
+    every = {**SCHEDULES, "the recipe, none afterwards": Schedule(LONGER, USUAL, ends=False)}
+    spent = {name: whole(shares, schedule) for name, schedule in every.items()}
     spent |= {name: plainly(shares, chosen) for name, chosen in PLAINLY.items()}
     return [Row(f"{name}: added up, over {STEPS} plain steps", value) for name, value in spent.items()]
 

@@ -23,16 +23,17 @@ from continua.models.init import GPT2Init, initialise
 from continua.models.readout import Readout
 from continua.operators import GELU, Attention, Causal, LayerNorm, Learned, Pointwise
 from continua.optim import AdamW, ByRole, Muon
-from continua.recipes.elastic import ElasticSettings, afterwards, corrected, growth, lessons
+from continua.recipes.elastic import STEPS as RECIPE_STEPS
+from continua.recipes.elastic import ElasticSettings, afterwards, corrected, growth, lessons, optimiser
 from continua.tasks import Characters, Text, python_source
 from continua.training import Afterwards, Elastic, Growth, fit
 from continua.training.sizes import native_sizes, never_joined
 
 D, H, E, Z, CONTEXT, BATCH = 128, 4, 32, 4, 128, 16
-STEPS, LONGER, WINDOWS = 800, 1300, 600
+STEPS, LONGER, WINDOWS = 800, RECIPE_STEPS, 600
 USUAL = ElasticSettings()
-LR, MUON_LR = USUAL.lr, USUAL.matrix_lr
-FACTORS = (1.0, 2.0)  # of both learning rates; what follows was found with the first
+LR, MUON_LR = 4e-3, 0.02  # of separate models, times a factor; the elastic training has the rates of the recipe
+FACTORS = (1.0, 2.0)
 SIZES = {  # d, h, z; m = 4d and e = 32 always
     "native": (128, 4, 4),
     "half width": (64, 4, 4),
@@ -53,6 +54,7 @@ TWELVE = [*(name for name in SIZES if name not in ("a quarter of all", "one step
 FINER = {"twice the steps": {"z": 8}, "twice the width": {"d": 256}}
 JOINED = {f"steps {'+'.join(map(str, lengths))}": lengths for lengths in ((2, 1, 1), never_joined(4), (1, 3), (3, 1))}
 GRID = {"d": (32, 48, 64, 80, 96, 128, 192, 256), "h": (1, 2, 3, 4, 8), "z": (1, 2, 3, 4, 8)}  # 200 sizes
+SHARED = ("elastic", "grown")  # kinds of trainings that grow
 NEW, OLD, EQUAL = "growth", "adamw", "equal"
 NAMES = {NEW: "elastic", OLD: "elastic_adamw", EQUAL: "elastic_equal"}
 
@@ -107,10 +109,10 @@ class Laws:
 
 def laws(job: Job, model: Transformer) -> Laws:
     """What a training teaches beside its own size."""
-    if job.kind not in ("elastic", "grown"):
+    if job.kind not in SHARED:
         return Laws()
     if not job.muon:
-        return Laws(Elastic())
+        return Laws(Elastic(deep=0.28))  # as version 0.1 did
     grow = growth(model.native, USUAL)
     return (
         Laws(lessons(USUAL), grow, afterwards(native_sizes(model), USUAL)) if job.kind == "elastic" else Laws(grow=grow)
@@ -120,7 +122,7 @@ def laws(job: Job, model: Transformer) -> Laws:
 def prepared(job: Job, vocabulary: int) -> Transformer:
     """The model of a training; Muon's elastic one has corrections for sizes below half."""
     model = model_of(EVERY[job.size], vocabulary, job.seed)
-    if job.kind not in ("elastic", "grown"):
+    if job.kind not in SHARED:
         return model
     made = elastic(model)
     return corrected(made, USUAL) if job.kind == "elastic" and job.muon else made
@@ -136,7 +138,7 @@ def work(job: Job) -> dict[str, Any]:
     fit(
         model,
         replace(task, limit=1),
-        optimiser=optimiser_of(job.muon, job.factor),
+        optimiser=optimiser(USUAL) if job.muon and job.kind in SHARED else optimiser_of(job.muon, job.factor),
         steps=job.steps,
         seed=job.seed,
         evaluate_every=job.steps,

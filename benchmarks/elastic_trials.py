@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,8 @@ from continua.training import (
     fit,
 )
 
+DEEP = 0.28  # lessons at twice the steps, which version 0.1 had
+
 
 @dataclass(frozen=True)
 class Moved(Nested):
@@ -78,7 +81,7 @@ class NoisySizes:
 
     def over(self, model: Transformer) -> LessonPlan:
         """The law for one model."""
-        return NoisyPlan(SmallerSizes().over(model), model.native.d.n)
+        return NoisyPlan(SmallerSizes(deep=DEEP).over(model), model.native.d.n)
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,9 @@ class PathImitation:
         return total
 
 
+taught = partial(Elastic, deep=DEEP)
+
+
 @dataclass(frozen=True)
 class Trial:
     """A change of the default: of the law, of the model, of the penalties or of the optimiser.
@@ -130,7 +136,7 @@ class Trial:
     rotation to principal directions that LayerNorm allows without changing the model.
     """
 
-    law: Elastic | None = Elastic()  # noqa: RUF009  (frozen)
+    law: Elastic | None = taught()  # noqa: RUF009  (frozen)
     model: str = "elastic"
     penalties: Any = None
     grow: Growth | None = None
@@ -155,17 +161,17 @@ PLAIN = "plain training, only read at other sizes"
 TRIALS = {
     "default": Trial(),
     PLAIN: Trial(law=None),
-    "own loss instead of imitation": Trial(Elastic(distil=0.0)),
-    "half loss, half imitation": Trial(Elastic(distil=0.5)),
-    "states along depth too": Trial(Elastic(imitation=PathImitation())),
-    "weight 1": Trial(Elastic(weight=1.0)),
-    "weight 0.3": Trial(Elastic(weight=0.3)),
-    "from the first step": Trial(Elastic(start=0.0)),
-    "from 70 % on": Trial(Elastic(start=0.7)),
-    "from the first step, weight 1": Trial(Elastic(start=0.0, weight=1.0)),
-    "one size on the whole batch": Trial(Elastic(draws=1, parts=1)),
-    "four sizes on quarters": Trial(Elastic(draws=4, parts=4)),
-    "few widths": Trial(Elastic(d=(64, 96, 128))),
+    "own loss instead of imitation": Trial(taught(distil=0.0)),
+    "half loss, half imitation": Trial(taught(distil=0.5)),
+    "states along depth too": Trial(taught(imitation=PathImitation())),
+    "weight 1": Trial(taught(weight=1.0)),
+    "weight 0.3": Trial(taught(weight=0.3)),
+    "from the first step": Trial(taught(start=0.0)),
+    "from 70 % on": Trial(taught(start=0.7)),
+    "from the first step, weight 1": Trial(taught(start=0.0, weight=1.0)),
+    "one size on the whole batch": Trial(taught(draws=1, parts=1)),
+    "four sizes on quarters": Trial(taught(draws=4, parts=4)),
+    "few widths": Trial(taught(d=(64, 96, 128))),
     "never twice the steps": Trial(Elastic(deep=0.0)),
     "no calibration": Trial(model="bare"),
     "channels sorted by variance": Trial(sorted=True),

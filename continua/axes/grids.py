@@ -14,12 +14,14 @@ from continua.typing import Letter, Tensor
 class Depths:
     """The depths at which a part is read, and how long the steps are that are taken there.
 
-    A length counts in native steps; ``None``: all are native. Plain numbers: depth is structure, not data.
-    Discrete case: the layers 0 … L−1, each one step long.
+    A length counts in native steps; ``None``: all are native. ``begins`` says where in a native step each of them
+    begins, from 0 to 1; it is None where steps are native, or read at several depths. Plain numbers: depth is
+    structure, not data. Discrete case: the layers 0 … L−1, each one step long.
     """
 
     nodes: tuple[float, ...]
     lengths: tuple[float, ...] | None = None
+    begins: tuple[float, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -104,14 +106,18 @@ class Grids:
         if self.hidden is None or self.z is None:
             return (self,)
         lengths = self.z.lengths or (1.0,) * len(self.z.nodes)
-        found: dict[int, tuple[Grid, list[tuple[float, float]]]] = {}
-        for z, length in zip(self.z.nodes, lengths, strict=True):
+        found: dict[int, tuple[Grid, list[int]]] = {}
+        for place, z in enumerate(self.z.nodes):
             grid = [own for start, own in self.hidden if start <= z][-1]
-            found.setdefault(grid.count, (grid, []))[1].append((z, length))
-        return tuple(
-            replace(self, m=grid, hidden=None, z=Depths(tuple(z for z, _ in own), tuple(dz for _, dz in own)))
-            for grid, own in found.values()
-        )
+            found.setdefault(grid.count, (grid, []))[1].append(place)
+        begins = self.z.begins
+        made = []
+        for grid, places in found.values():
+            nodes = tuple(self.z.nodes[i] for i in places)
+            own = None if begins is None else tuple(begins[i] for i in places)
+            depths = Depths(nodes, tuple(lengths[i] for i in places), own)
+            made.append(replace(self, m=grid, hidden=None, z=depths))
+        return tuple(made)
 
 
 def _none_for(letter: Letter) -> GridError:

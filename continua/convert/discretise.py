@@ -189,8 +189,7 @@ class _Flow:
 
     def _layers(self, where: Depths | None) -> Depths | None:
         """Depths of the layers, one for each step; native steps read every layer at its own node."""
-        lengths = where.lengths if where is not None and where.nodes == self.starts else None
-        return Depths(self.starts, lengths)
+        return where if where is not None and where.nodes == self.starts else Depths(self.starts)
 
     def _tables(self, target: Any, grids: Grids, done: list[str]) -> None:
         """Fill what no operator reads: tables of tokens and places, heads, and plain parameters."""

@@ -97,7 +97,7 @@ def numbers_of(model: Any, at: Discretisation | None) -> Numbers:
     if isinstance(control, Fixed):
         steps = tuple(control.walk(span))
         found = depths(model.block.kinds, span, control.solver, control)
-        where = tuple((nodes, _lengths(model, nodes, control)) for nodes in found)
+        where = tuple((nodes, *_walked(model, nodes, control)) for nodes in found)
     hidden = _hidden(model, chosen, steps, like.device, dtype)
     rule = chosen.t.rule if isinstance(chosen.t, Sharded) else chosen.t
     tokens = None if rule is None else pieces_on(model.axes.t, rule, like.device, dtype)
@@ -158,22 +158,31 @@ def decided(model: Any, at: Discretisation | None, numbers: Numbers) -> Structur
         control=control,
         solver=solver,
         steps=steps,
-        depths=tuple(None if own is None else Depths(own[0], own[1]) for own in where),
+        depths=tuple(None if own is None else Depths(*own) for own in where),
         behind=Depths((START,), (mean,)),
         shards=at.t if at is not None and isinstance(at.t, Sharded) else None,
     )
 
 
-def _lengths(model: Any, nodes: tuple[float, ...], control: Fixed) -> tuple[float, ...] | None:
-    """The lengths of the steps in which depths are read, the native one being 1; None: all are native."""
+def _walked(
+    model: Any, nodes: tuple[float, ...], control: Fixed
+) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    """The lengths of the steps in which depths are read, the native one being 1, and where in a native step they begin.
+
+    None, None: all are native. Where steps are read at several depths, only their lengths are told.
+    """
     native = model.native.z
     if not isinstance(native, Fixed) or replace(control, solver=native.solver) == native:
-        return None
+        return None, None
     span = (model.axes.z.start, model.axes.z.end)
     walked = list(control.walk(span))
     unit = (span[1] - span[0]) / native.steps
     starts = [z for z, _ in walked]
-    return tuple(walked[max(0, bisect_right(starts, z) - 1)][1] / unit for z in nodes)
+    own = [walked[max(0, bisect_right(starts, z) - 1)] for z in nodes]
+    lengths = tuple(length / unit for _, length in own)
+    if [z for z, _ in own] != starts:
+        return lengths, None
+    return lengths, tuple((z - span[0]) / unit % 1.0 for z in starts)
 
 
 def _mean_length(native: Any, control: Any) -> float:

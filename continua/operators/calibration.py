@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import nn
 
 from continua import constants
@@ -18,30 +19,44 @@ EVERYWHERE = "dhzp"  # axes that every calibrated weight may have gains along
 FINEST = -1.0  # log2 of a step in units of the native one, where steps are searched for
 COARSEST = 2.0  # of a step that joins four
 HALF = -0.5 * math.log(2)  # rough weights add up like √n: half of what the quadrature weights mend is taken back
+LEAD = -4.0  # of outputs along p: the first half of a step moves by 0.98 of it, so that finer steps answer alike
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where the middle of a part lies in a native step, from −1 to 1, and how many such parts the step has."""
+
+    place: float = 0.0
+    count: int = 1
 
 
 @dataclass(frozen=True)
 class Target:
     """A weight that is calibrated: its role, the letters of it that get a gain, the axis whose integral it enters.
 
-    ``own`` is an axis that this weight alone is integrated over: it has gains along it too.
+    ``own`` is an axis that this weight alone is integrated over: it has gains along it too. ``shift`` is added to what
+    the weight writes, and divided among the parts of a step as that is.
     """
 
     role: Role
     letters: str
     integral: Letter | None = None
     own: Letter | None = None
+    shift: str | None = None
 
 
 class Calibration(nn.Module):
     """w ← w · exp(Σ_k s_k g_k) for kernels and gains, w ← w + Σ_k s_k g_k for shifts.
 
-    s_k = log2(native nodes / nodes) ≥ 0 along k = d and h, and log2(step / native step) along z, at each depth; finer
-    widths than the native one need nothing, since weights are constant on its cells. g_k are fields over one letter of
-    the weight, so sizes that were never trained lie between those that were. Where the parametrisation asks for gains
-    along m and e too, s_e is as along h, and s_m as along d less what it is for the m that follows d: a width alone has
-    s_m = 0. s_p tells the parts of a native step apart that is taken in several: where the middle of the part lies in
-    it, from −1 to 1. On the native grid nothing is read and nothing changes. ``targets`` are the weights by name.
+    s_k = log2(native nodes / nodes) ≥ 0 along k = d and h, and log2(step / native step) along z, at each depth (≥ 0
+    where there are gains along p); finer widths than the native one need nothing, since weights are constant on its
+    cells. g_k are fields over one letter of the weight, so sizes that were never trained lie between those that were.
+    Where the parametrisation asks for gains along m and e too, s_e is as along h, and s_m as along d less what it is
+    for the m that follows d: a width alone has s_m = 0. s_p tells the parts of a native step apart that is taken in
+    several: where the middle of the part lies in it, from −1 to 1. Kernels and gains are multiplied by exp(s_p g_p)
+    over its mean over the parts, and g_p of outputs starts so that nearly all of a step is done by its first part: a
+    finer walk begins as the native one. On the native grid nothing is read and nothing changes. ``targets`` are the
+    weights by name.
     """
 
     def __init__(self, weights: Parametrisation, targets: Mapping[str, Target]) -> None:
@@ -57,7 +72,9 @@ class Calibration(nn.Module):
             for letter in target.letters:
                 for k in self.along[name]:
                     rough = k in (target.integral, target.own) and letter == target.letters[0]
-                    field = weights.field(f"z{letter}", mean=HALF if rough else 0.0, role=VECTOR)
+                    leads = k == "p" and target.role.is_output and letter == "d"
+                    mean = HALF if rough else LEAD if leads else 0.0
+                    field = weights.field(f"z{letter}", mean=mean, role=VECTOR)
                     if k == "p" and "z" not in field.letters:
                         continue
                     self.fields[_name(name, letter, k)] = field  # type: ignore[assignment]
@@ -77,7 +94,7 @@ class Calibration(nn.Module):
         if self.is_native(grids):
             return {}
         sizes = self.sizes(grids)
-        if grids.z is None or not any(_places(grids.z).values()):
+        if grids.z is None or not _parts(grids.z):
             sizes["p"] = 0.0
         return {
             name: Weight(field)  # type: ignore[arg-type]
@@ -87,7 +104,7 @@ class Calibration(nn.Module):
 
     def fold(self, values: dict[str, Tensor], grids: Grids, depths: tuple[float, ...] | None) -> dict[str, Tensor]:
         """Apply what was read at some depths (None: at every one) to the weights it belongs to."""
-        changes = {"z": _logs(grids, depths), "p": _places_at(grids, depths)}
+        parts = _parts_at(grids, depths)
         sizes, own = self.sizes(grids), {name: values[name] for name in self.fields if name in values}
         rest = {name: value for name, value in values.items() if name not in own}
         for weight, target in self.targets.items():
@@ -95,13 +112,18 @@ class Calibration(nn.Module):
                 continue
             for letter in target.letters:
                 named = {k: _name(weight, letter, k) for k in self.along[weight]}
+                steps = _logs(grids, depths, 0.0 if "p" in named else FINEST)
                 logs = [
-                    _scaled(own[name], sizes[k], changes.get(k, ()), depths is not None)
+                    _divided(own[name], parts, target.role)
+                    if k == "p"
+                    else _scaled(own[name], sizes[k], steps, depths is not None)
                     for k, name in named.items()
                     if name in own
                 ]
                 if logs:
                     rest[weight] = _applied(rest[weight], target.role, letter, sum(logs[1:], logs[0]), grids)
+                if letter == "d" and target.shift in rest and named.get("p") in own:
+                    rest[target.shift] = rest[target.shift] * _divided(own[named["p"]], parts, target.role).exp()
         return rest
 
     def absorb(self, weights: Mapping[str, Expansion], k: Letter, before: float, after: float) -> None:
@@ -172,31 +194,49 @@ def _applied(value: Tensor, role: Role, letter: Letter, log: Tensor, grids: Grid
     return value * log.exp()[..., None, :]
 
 
-def _logs(grids: Grids, depths: tuple[float, ...] | None) -> tuple[float, ...]:
-    """log2 of the steps taken at some depths (None: all of them), the finest where steps are searched for."""
+def _logs(grids: Grids, depths: tuple[float, ...] | None, finest: float) -> tuple[float, ...]:
+    """log2 of the steps taken at some depths (None: all of them), the finest where steps are searched for.
+
+    What is shorter than a native step is a part of one, where parts have gains; it is then no size of its own.
+    """
     nodes = () if grids.z is None else grids.z.nodes if depths is None else depths
     lengths = None if grids.z is None else grids.z.lengths_at(nodes)
     if lengths is None:
-        return (FINEST,) * max(1, len(depths or ()))
-    return tuple(min(max(math.log2(length), FINEST), COARSEST) for length in lengths)
+        return (finest,) * max(1, len(depths or ()))
+    return tuple(min(max(math.log2(length), finest), COARSEST) for length in lengths)
 
 
-def _places_at(grids: Grids, depths: tuple[float, ...] | None) -> tuple[float, ...]:
-    """Where in a native step the steps taken at some depths lie; 0 where that is not known."""
+def _parts_at(grids: Grids, depths: tuple[float, ...] | None) -> tuple[Part, ...]:
+    """What parts of native steps are taken at some depths; all of one where that is not known."""
     if grids.z is None or depths is None:
-        return (0.0,) * max(1, len(depths or ()))
-    known = _places(grids.z)
-    return tuple(known.get(depth, 0.0) for depth in depths)
+        return (Part(),) * max(1, len(depths or ()))
+    known = _parts(grids.z)
+    return tuple(known.get(depth, Part()) for depth in depths)
 
 
-def _places(steps: Depths) -> dict[float, float]:
-    """The middle of each step that is a part of a native one, from −1 to 1 within it; 0 for the others."""
-    found = {}
-    start = 0.0
-    for depth, length in zip(steps.nodes, steps.lengths or (), strict=False):
-        found[depth] = 2 * (start % 1.0) + length - 1 if length < 1 else 0.0
-        start += length
-    return found
+def _parts(steps: Depths) -> dict[float, Part]:
+    """The steps that are parts of native ones, by their depths; those that are read at several depths are not told."""
+    if steps.lengths is None or steps.begins is None:
+        return {}
+    walked = zip(steps.nodes, steps.lengths, steps.begins, strict=True)
+    return {z: Part(2 * begin + length - 1, round(1 / length)) for z, length, begin in walked if length < 1}
+
+
+def _divided(gain: Tensor, parts: tuple[Part, ...], role: Role) -> Tensor:
+    """s·g at each depth; less log of the mean of exp(s·g) over the parts of its step, for what multiplies."""
+    if len(parts) != len(gain):  # depths are not known: a step is not divided
+        return 0.0 * gain
+    shape = (-1, *[1] * (gain.dim() - 1))
+    places = constants.numbers(tuple(part.place for part in parts), gain.device, gain.dtype).view(shape)
+    made = places * gain
+    if role.use is Use.SHIFT:
+        return made
+    for count in sorted({part.count for part in parts} - {1}):
+        every = constants.numbers(tuple((2 * j + 1) / count - 1 for j in range(count)), gain.device, gain.dtype)
+        mean = torch.logsumexp(every.view(-1, *[1] * gain.dim()) * gain, 0) - math.log(count)
+        mine = constants.numbers(tuple(float(part.count == count) for part in parts), gain.device, gain.dtype)
+        made = made - mine.view(shape) * mean
+    return made
 
 
 def calibration(weights: Parametrisation, targets: Mapping[str, Target]) -> Calibration | None:

@@ -106,7 +106,7 @@ class Pointwise(Operator):
     ) -> None:
         super().__init__()
         self.phi1, self.phi2 = phi1, phi2
-        self.calibration = calibration(weights, {"w2": Target(OUTPUT, "dm", integral="d", own="m")})
+        self.calibration = calibration(weights, {"w2": Target(OUTPUT, "dm", integral="d", own="m", shift="b2")})
         self.refit = refit(weights, "m", rank="m", centred=bias)
         self.state_refit = refit(weights, "c", rank="d", centred=bias and not gated)
         maps = {"w1": Map("m", "c"), "gate": Map("m", "c"), "w2": Map("d", "m")}

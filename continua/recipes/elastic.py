@@ -19,9 +19,10 @@ from continua.settings import Count, NonNegative, PartialShare, Share, SomeShare
 from continua.training import Afterwards, Elastic, Growth, Stage
 from continua.training.sizes import native_sizes
 
-RANKS = {"d": 3 / 16, "h": 1 / 16, "z": 3 / 32, "a": 1 / 4, "f": 0.0}  # of corrections, as shares of the width
+RANKS = {"d": 3 / 16, "h": 1 / 16, "z": 3 / 32, "a": 1 / 4}  # of corrections, as shares of the width
 SMALLEST = 28  # how often a quarter of everything is listed beside the other sizes below half
 APART = 58  # the same where it has kernels of its own
+STEPS = 1260  # before those in which corrections learn
 QUARTER_RATE = 0.5  # of the learning rates: a weight of a quarter of everything counts for many
 
 
@@ -35,28 +36,30 @@ class ElasticSettings(TextSettings):
     second half of everything, until the third half of the width or half of the depth in turn, then the native size
     with lessons for others; three zeros do not grow. ``examples`` is the share of each batch that coarse grids learn
     from, and the native size until the share ``few`` of all steps. ``draws``, ``parts``, ``start``, ``deep``,
-    ``joined``, ``quarters`` and ``share`` (there ``weight``) are those of ``training.Elastic``. ``below`` times as many
-    steps follow in which sizes below half, and twice the steps, learn by corrections that no other size reads; 0 leaves
-    them and the corrections out. ``apart`` gives a quarter of everything whole kernels of its own to learn instead of a
-    part of every correction: its steps cost 40 % less, and are most of those that follow.
+    ``joined``, ``quarters``, ``mix``, ``often`` and ``share`` (there ``weight``) are those of ``training.Elastic``.
+    ``below`` times as many steps follow in which sizes below half learn by corrections that no other size reads; 0
+    leaves them and the corrections out. ``apart`` gives a quarter of everything whole kernels of its own to learn
+    instead of a part of every correction: its steps cost 40 % less, and are most of those that follow.
     """
 
-    lr: NonNegative = 4e-3
-    matrix_lr: NonNegative = 0.02
+    lr: NonNegative = 3e-3
+    matrix_lr: NonNegative = 0.015
     quarter: PartialShare = 0.0
-    coarse: PartialShare = 0.2
+    coarse: PartialShare = 0.17
     half: PartialShare = 1 / 3
     few: PartialShare = 0.0
     examples: SomeShare = 1.0
     draws: Count = 1
-    parts: Count = Elastic.parts
+    parts: Count = 4
     start: Share = 0.0
-    share: Share = 0.8
-    deep: Share = 0.2
-    joined: Share = 0.5
+    share: Share = 0.6
+    deep: Share = 0.0
+    joined: Share = 0.65
     quarters: Share = 0.0
-    below: NonNegative = 1.0
-    apart: bool = False
+    mix: str = "ddhzaarr"
+    often: SomeShare = 0.75
+    below: NonNegative = 0.45
+    apart: bool = True
 
 
 @shipped
@@ -68,7 +71,7 @@ def elastic(settings: ElasticSettings) -> Bundle:
     model = corrected(made_elastic(bundle.model), settings)
     grow = growth(model.native, settings)
     later = afterwards(native_sizes(model), settings)
-    training = replace(bundle.training, steps=1300, elastic=lessons(settings), grow=grow, afterwards=later)
+    training = replace(bundle.training, steps=STEPS, elastic=lessons(settings), grow=grow, afterwards=later)
     return replace(bundle, model=model, optimiser=optimiser(settings), training=training)
 
 
@@ -88,6 +91,8 @@ def lessons(settings: ElasticSettings) -> Elastic:
         deep=settings.deep,
         joined=settings.joined,
         quarters=settings.quarters,
+        mix=settings.mix,
+        often=settings.often,
     )
 
 
@@ -103,7 +108,7 @@ def growth(native: Discretisation, settings: ElasticSettings) -> Growth | None:
     plan = (
         Stage((at(**quarter),), settings.quarter, rate=QUARTER_RATE, batch=settings.examples),
         Stage((at(**half),), settings.coarse, batch=settings.examples),
-        Stage((at(d=half["d"]), at(d=half["d"]), at(z=half["z"])), settings.half, batch=settings.examples),
+        Stage((at(d=half["d"]), at(z=half["z"])), settings.half, batch=settings.examples),
     )
     coarse = tuple(stage for stage in plan if stage.until > 0)
     early = Stage((at(),), settings.few, batch=settings.examples)
@@ -113,18 +118,19 @@ def growth(native: Discretisation, settings: ElasticSettings) -> Growth | None:
 
 
 def corrected(model: Any, settings: ElasticSettings) -> Any:
-    """The model with corrections of sizes below half, and of finer steps; ranks are shares of the width."""
+    """The model with corrections of sizes below half; ranks are shares of the width."""
     full = native_sizes(model)
     along = "".join(k for k, n in full.items() if n > 2 * max(1, n // 4))
     if settings.below == 0 or not along:
         return model
-    along += "af" if len(along) > 1 else "f"
-    ranks = tuple(None if settings.apart and k == "a" else max(1, round(RANKS[k] * full["d"])) for k in along)
-    return with_corrections(model, Corrections(ranks, along, beyond=1.0, apart=settings.apart), settings.weights)
+    along += "a" if len(along) > 1 else ""
+    apart = settings.apart and "a" in along
+    ranks = tuple(None if apart and k == "a" else max(1, round(RANKS[k] * full["d"])) for k in along)
+    return with_corrections(model, Corrections(ranks, along, beyond=1.0, apart=apart), settings.weights)
 
 
 def afterwards(full: Mapping[str, int], settings: ElasticSettings) -> Afterwards | None:
-    """A quarter of everything most often, then the other sizes below half, and now and then twice the steps."""
+    """A quarter of everything most often, then the other sizes below half."""
     some = {k: sorted({max(1, n // 4), max(1, n // 2), n}) for k, n in full.items()}
     some["d"] = sorted({*some["d"], max(1, 3 * full["d"] // 8)})
     every = [dict(zip(full, sizes, strict=True)) for sizes in itertools.product(*some.values())]
@@ -134,7 +140,7 @@ def afterwards(full: Mapping[str, int], settings: ElasticSettings) -> Afterwards
     smallest = {k: sizes[0] for k, sizes in some.items()}
     often = APART if settings.apart else SMALLEST
     drawn = [at(**sizes) for sizes in (*[smallest] * often, *below)]
-    table = Muon(1.5 * settings.matrix_lr) if settings.matrix_lr else None
-    kernel = Muon(3.0 * settings.matrix_lr) if settings.matrix_lr else None
-    own = ByRole(AdamW(2 * settings.lr, decay=0.0), table=table, kernel=kernel if settings.apart else None)
-    return Afterwards(settings.below, (*drawn, at(z=2 * full["z"])), own)
+    table = Muon(2.0 * settings.matrix_lr) if settings.matrix_lr else None
+    kernel = Muon(4.0 * settings.matrix_lr) if settings.matrix_lr else None
+    own = ByRole(AdamW(2.5 * settings.lr, decay=0.0), table=table, kernel=kernel if settings.apart else None)
+    return Afterwards(settings.below, tuple(drawn), own)

@@ -5,7 +5,7 @@ from typing import Any
 
 from continua.config import register
 from continua.errors import ConfigError
-from continua.settings import Count, Share
+from continua.settings import Count, Share, SomeShare
 from continua.training.imitation import AnswerImitation, Imitation
 from continua.training.sizes import Lesson, LessonPlan, SizeLaw, Sizes, SmallerSizes, block
 
@@ -19,7 +19,7 @@ class Elastic:
 
     The native size learns from the data as ever, at every step; until ``start`` (a share of all steps) it is alone.
     Then at each step ``draws`` sizes are drawn, each sees one of ``parts`` equal blocks of the batch and learns to
-    answer as the native size does. ``d … quarters`` are those of ``SmallerSizes``, ``distil`` that of
+    answer as the native size does. ``d … often`` are those of ``SmallerSizes``, ``distil`` that of
     ``AnswerImitation``; ``law`` and ``imitation`` put others in the place of these two.
     """
 
@@ -37,6 +37,8 @@ class Elastic:
     deep: Share = SmallerSizes.deep
     joined: Share = SmallerSizes.joined
     quarters: Share = SmallerSizes.quarters
+    mix: str = SmallerSizes.mix
+    often: SomeShare = SmallerSizes.often
     law: SizeLaw | None = None
     imitation: Imitation | None = None
 
@@ -45,7 +47,7 @@ class Elastic:
         taught = AnswerImitation(self.distil)
         if self.law is not None and (not isinstance(self.law, SizeLaw) or named != SmallerSizes()):
             remedy = "Say it there: law=SmallerSizes(d=(64, 128), draws=1), or another object with over(model)."
-            raise ConfigError("law is a SizeLaw and takes the place of d … quarters", got=self, remedy=remedy)
+            raise ConfigError("law is a SizeLaw and takes the place of d … often", got=self, remedy=remedy)
         if self.imitation is not None and (not isinstance(self.imitation, Imitation) or taught != AnswerImitation()):
             remedy = "Say it there: imitation=AnswerImitation(distil=0.5), or another object with loss(study)."
             raise ConfigError("imitation is an Imitation and takes the place of distil", got=self, remedy=remedy)
@@ -74,4 +76,6 @@ class Elastic:
             deep=self.deep,
             joined=self.joined,
             quarters=self.quarters,
+            mix=self.mix,
+            often=self.often,
         )

@@ -1,13 +1,13 @@
 """Where the growth of a run is: it goes on by itself, is kept in checkpoints, and resumed to the bit."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from continua.axes import Discretisation
 from continua.config import from_plain, to_plain
 from continua.errors import ConfigError, RunError
-from continua.optim import Optimisers
+from continua.optim import Blocks, Optimisers
 from continua.tasks import Coarsens, Example, Task
 from continua.training.growth import GrowthPlan
 from continua.training.modes import ALL, clear_gradients, leave_modes
@@ -28,9 +28,7 @@ class Growing:
     training: Training
     stage: int = 0
     begun: bool = False  # whether what the first stage leaves out is zero
-
-    def __post_init__(self) -> None:
-        self._focus()
+    read: dict[tuple[int, Discretisation], Blocks] = field(default_factory=dict)  # by a stage and one of its sizes
 
     @property
     def is_native(self) -> bool:
@@ -52,7 +50,7 @@ class Growing:
         return self.plan.place(self.stage, step)
 
     def advance(self, step: int) -> None:
-        """Go on to the stage of a step, if it is a new one: its new nodes get their start."""
+        """Go on to the stage of a step, if it is a new one: new nodes get their start. Optimisers look at its size."""
         if not self.begun:
             for flow in self.model.flows:
                 leave_modes(flow, self.plan.modes(self.stage))
@@ -64,7 +62,7 @@ class Growing:
                 switch = Switch(flow, self.optimisers, coarse, fine, self.training.seed)
                 self.plan.law.prolongation.prolong(switch)
             self.stage += 1
-            self._focus()
+        self.optimisers.focus(self._blocks(step))
 
     def thinned(self, task: Task, example: Example, step: int) -> Example:
         """The data of a step as its stage has them: on fewer nodes, and fewer of them."""
@@ -85,11 +83,15 @@ class Growing:
     def recall(self, plain: Mapping[str, Any]) -> None:
         """Go on from what was kept."""
         self.stage = int(plain["stage"])
-        self._focus()
 
-    def _focus(self) -> None:
-        modes = self.plan.modes(self.stage)
-        self.optimisers.focus({} if self.is_native else blocks_of(self.model, self.plan.sizes[self.stage], modes))
+    def _blocks(self, step: int) -> Blocks:
+        """What the size of a step reads of each weight; sizes that take turns have parts of their own."""
+        size = self.place(step)
+        if size is None:
+            return {}
+        if (self.stage, size) not in self.read:
+            self.read[self.stage, size] = blocks_of(self.model, (size,), self.plan.modes(self.stage))
+        return self.read[self.stage, size]
 
 
 def growing(training: Training, model: Any, optimisers: Optimisers, task: Task, shares: int = 1) -> Growing | None:

@@ -11,8 +11,10 @@ from continua.axes import Discretisation, at
 from continua.config import register
 from continua.errors import ConfigError
 from continua.flow import Fixed
-from continua.settings import Share
+from continua.settings import Share, SomeShare
 
+ALL = "a"  # beside axes in a mix: all of them as small as they get
+RANDOM = "r"  # each at random
 WIDTHS = (16, 17, 18, 19, 21, 22, 23, 24, 26, 28, 30, 32)  # of 32; without 20, so that 5/8 tells of sizes never seen
 
 
@@ -67,11 +69,12 @@ class SmallerSizes:
     ``d``, ``h``, ``z`` are the sizes to draw from; None is half of heads and steps, and widths from half to all in
     32nds (some are left out). Unless they are given too, ``e`` stays and ``m`` follows d as ``at`` has it; ``t`` are
     numbers of tokens, for shorter contexts. A size is one axis made smaller, all of them as small as they get, or each
-    at random, in equal shares; with the chance ``deep`` it is twice the native steps instead, on half of a block, and
-    with the chance ``joined`` neighbouring steps are joined, all in pairs or each by a coin, now and then of a size
+    at random, in equal shares, or by ``mix``: letters of axes, a for all and r for random, of which one that stands
+    twice is drawn twice as often. With the chance ``deep`` it is twice the native steps instead, on half of a block,
+    and with the chance ``joined`` neighbouring steps are joined, all in pairs or each by a coin, now and then of a size
     that is smaller besides. The second joined with the third alone (``never_joined``) is never drawn, so that it tells
     of joinings never seen. With the chance ``quarters`` a step has one more lesson, of a size below half: a quarter of
-    everything, or axes at a quarter, half and all at random.
+    everything, or axes at a quarter, half and all at random. ``often`` is the share of the steps that have lessons.
     """
 
     d: tuple[int, ...] | None = None
@@ -83,14 +86,20 @@ class SmallerSizes:
     draws: int = 2
     parts: int = 2
     start: float = 0.42
-    deep: Share = 0.28
+    deep: Share = 0.0
     joined: Share = 0.0
     quarters: Share = 0.0
+    mix: str = ""
+    often: SomeShare = 1.0
 
     def __post_init__(self) -> None:
         if self.draws < 1 or self.parts < 1 or not 0 <= self.start <= 1:
             remedy = "Use draws and parts from 1 on, and start between 0 and 1."
             raise ConfigError("this is no law of sizes", got=self, remedy=remedy)
+        known = {*"dhz"} | {k for k, sizes in self._named.items() if sizes} | {ALL, RANDOM}
+        if not set(self.mix) <= known:
+            remedy = "Write letters of axes that are drawn, a for all and r for random: mix='ddhzar'."
+            raise ConfigError("mix says how often sizes of a kind are drawn", got=self.mix, remedy=remedy)
         for letter, sizes in {**self._named, "t": self.t}.items():
             if sizes is not None and (not sizes or min(sizes) < 1):
                 raise ConfigError(f"{letter} lists the sizes to draw", got=sizes, remedy=f"Write {letter}=(64, 128).")
@@ -132,7 +141,8 @@ class Sizes:
             return int(torch.randint(count, (1,), generator=generator))
 
         lessons = []
-        for _ in range(law.draws):
+        taught = law.often == 1 or float(torch.rand(1, generator=generator)) < law.often
+        for _ in range(law.draws if taught else 0):
             chance = float(torch.rand(1, generator=generator))
             sizes: dict[str, Any]
             parts = law.parts
@@ -168,12 +178,12 @@ class Sizes:
     def _smaller(self, pick: Callable[[int], int]) -> dict[str, int]:
         smaller = {k: [n for n in sizes if n < self.full[k]] for k, sizes in self.choices.items()}
         open_axes = [k for k, sizes in smaller.items() if sizes]
-        kind = pick(len(open_axes) + 2)
-        if kind < len(open_axes):  # one axis, and its smallest size more often
-            letter = open_axes[kind]
-            own = smaller[letter]
-            return {**self.full, letter: own[pick(len(own))] if pick(4) else min(own)}
-        if kind == len(open_axes):
+        kinds = [k for k in self.law.mix or [*open_axes, ALL, RANDOM] if k in {*open_axes, ALL, RANDOM}]
+        kind = kinds[pick(len(kinds))] if kinds else ALL
+        if kind in open_axes:  # one axis, and its smallest size more often
+            own = smaller[kind]
+            return {**self.full, kind: own[pick(len(own))] if pick(4) else min(own)}
+        if kind == ALL:
             return {k: min(sizes) for k, sizes in self.choices.items()}
         return {k: sizes[pick(len(sizes))] for k, sizes in self.choices.items()}
 

@@ -148,7 +148,15 @@ def test_the_recipe_gives_a_quarter_of_everything_kernels_of_its_own() -> None:
     assert later is not None
     later.over(model, 4)  # every size reads a correction
     assert later.sizes.count(at(d=4, h=1, z=1)) > len(later.sizes) / 2
-    assert later.optimiser.of(roles(model)[kernels[0]]) == Muon(3 * settings.matrix_lr)
+    assert later.optimiser.of(roles(model)[kernels[0]]) == Muon(4 * settings.matrix_lr)
+
+
+def test_the_recipe_corrects_the_width_alone_where_nothing_else_has_a_quarter() -> None:
+    plain = elastic(zoo.gpt2(vocab=10, d=16, heads=2, depth=2, context=8))
+    model = with_own_corrections(plain, ElasticSettings())
+    later = afterwards(native_sizes(model), ElasticSettings())
+    assert later is not None
+    later.over(model, 4)  # every size reads a correction
 
 
 @pytest.mark.parametrize("size", BELOW[:6], ids=str)

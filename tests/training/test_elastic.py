@@ -1,5 +1,6 @@
 """One checkpoint for many sizes: nested nodes, calibration, the law of sizes, and the lessons they get."""
 
+import json
 import math
 
 import pytest
@@ -9,11 +10,11 @@ from continua.axes import Depths, at
 from continua.config import from_plain, to_plain
 from continua.convert import elastic
 from continua.errors import ConfigError
-from continua.flow import Adaptive, Checkpoint, Direct, Fixed, Lean, Recompute
+from continua.flow import RK4, Adaptive, Checkpoint, Direct, Fixed, Lean, Recompute
 from continua.models import Batch, Transformer, load, zoo
 from continua.models.patches import Pixels
 from continua.operators import Context
-from continua.operators.calibration import FINEST, HALF, Calibration
+from continua.operators.calibration import FINEST, HALF, LEAD, Calibration
 from continua.tasks import digits
 from continua.tasks.task import divergence, generator_for
 from continua.training import Elastic, Objective, Run, Training, Whole, fit
@@ -113,7 +114,7 @@ def test_calibration_is_the_exponential_of_sizes_times_gains() -> None:
     norm = model.block.parts[0].norm
     structure = model.structure(at(d=8, h=2, z=2))
     assert structure.steps == tuple(Fixed(2, nested=4).walk(structure.span))
-    assert structure.depths[0] == Depths((0.0, 2.0), (2.0, 2.0))
+    assert structure.depths[0] == Depths((0.0, 2.0), (2.0, 2.0), (0.0, 0.0))
     _, args = norm.bind(structure.grids.with_depths(structure.depths[0]))
     own: Calibration = norm.calibration
     rows, nodes = slice(None, None, 2), slice(None, None, 2)  # half of 16 nodes, layers 0 and 2
@@ -124,9 +125,9 @@ def test_calibration_is_the_exponential_of_sizes_times_gains() -> None:
     parts = model.structure(at(z=8))
     assert parts.depths[0].lengths == (0.5,) * 8
     _, args = norm.bind(parts.grids.with_depths(parts.depths[0]))
-    z, p = (own.fields[f"scale over d by {k}"].coefficients[1] for k in "zp")
+    p = own.fields["scale over d by p"].coefficients[1]
     for depth, place in ((1.0, -0.5), (1.5, 0.5)):  # the halves of the second native step
-        expected = norm.scale.coefficients[1] * (place * p - z).exp()
+        expected = norm.scale.coefficients[1] * (place * p).exp() / (p / 2).cosh()
         assert torch.allclose(args.weights.at(depth)["scale"], expected, rtol=0, atol=1e-14)
     bare = elastic(gpt()).block.parts[0].norm.calibration
     assert (bare.fields["scale over d by d"].coefficients - HALF).abs().max() < 1e-7  # made in float32
@@ -150,14 +151,17 @@ def test_every_adjoint_has_the_same_gradients_at_every_size(adjoint, wish) -> No
 
 
 @pytest.mark.spec("T11")
-def test_where_steps_are_searched_for_the_finest_calibration_holds() -> None:
-    model = calibrated(elastic(gpt()))
+@pytest.mark.parametrize("along", ["dhzmep", "dhzme"])
+def test_where_steps_are_searched_for_the_finest_calibration_holds(along: str) -> None:
+    """Parts of steps have gains of their own since version 0.2: then the native calibration is the finest."""
+    plain = json.dumps(to_plain(elastic(gpt()))).replace("dhzmep", along)
+    model = calibrated(from_plain(json.loads(plain)).double())
     structure = model.structure(at(z=Adaptive()))
     field, args = model.bind(model.prepare(ids(), structure)[1], structure, Context())
     read = field.parts[0].f.read((0.5,), args[0])
     norm = model.block.parts[0].norm
     gain = norm.calibration.fields["scale over d by z"].coefficients[0]
-    expected = norm.scale.coefficients[0] * (FINEST * gain).exp()
+    expected = norm.scale.coefficients[0] * ((0.0 if "p" in along else FINEST) * gain).exp()
     assert torch.allclose(read.norm.weights.at(0.5)["scale"], expected, rtol=0, atol=1e-14)
 
 
@@ -191,12 +195,41 @@ def test_a_size_writes_what_its_logits_say(wish) -> None:
 def test_what_stands_behind_the_flow_hears_of_its_steps() -> None:
     model = calibrated(elastic(gpt()))
     norm = model.readout.before[0]
-    for wish, size in ((2, 1.0), (8, -1.0), (3, math.log2(4 / 3)), (Adaptive(), FINEST)):
+    for wish, size in ((2, 1.0), (8, 0.0), (3, math.log2(4 / 3)), (Adaptive(), 0.0)):
         structure = model.structure(at(d=16, z=wish))
         _, args = norm.bind(structure.grids.with_depths(structure.behind))
         gain = norm.calibration.fields["scale over d by z"].coefficients
         expected = norm.scale.coefficients * (size * gain).exp()
         assert torch.allclose(args.weights.fixed["scale"], expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.spec("B1")
+@pytest.mark.parametrize("finer", [8, 16, Fixed(5, lengths=(2, 1, 1, 2, 2))], ids=str)
+def test_finer_steps_begin_as_the_native_walk(finer) -> None:
+    """The first part of a step does nearly all of it; where it does everything, the walk is the native one."""
+    model = elastic(gpt())
+    with torch.no_grad():
+        for name, own in model.named_parameters():
+            if name.endswith("bias.coefficients") or ".b2." in name or ".bo." in name:
+                own.add_(torch.randn(own.shape, generator=torch.Generator().manual_seed(4), dtype=own.dtype))
+    answer = model(ids())
+    nearly = (model.at(z=finer)(ids()) - answer).norm() / answer.norm()
+    assert 1e-6 < nearly < 0.05
+    with torch.no_grad():
+        for name, own in model.named_parameters():
+            if name.endswith("over d by p.coefficients") and (own == LEAD).all():
+                own.fill_(-200.0)
+    assert (model.at(z=finer)(ids()) - answer).abs().max() < 1e-12
+
+
+@pytest.mark.spec("B1")
+def test_steps_that_are_read_at_several_depths_have_no_parts() -> None:
+    model = calibrated(elastic(gpt()))
+    structure = model.structure(at(z=Fixed(8, RK4())))
+    assert structure.depths[0].begins is None
+    norm = model.block.parts[0].norm
+    _, args = norm.bind(structure.grids.with_depths(structure.depths[0]))
+    assert torch.equal(args.weights.at(0.5)["scale"], norm.scale.coefficients[0])
 
 
 # --- the law ----------------------------------------------------------------------------------------------------------

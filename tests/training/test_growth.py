@@ -109,10 +109,25 @@ def test_a_focused_optimiser_takes_the_step_that_the_whole_one_takes(monkeypatch
     optimiser = ByRole(AdamW(1e-2), kernel=Muon(0.05, decay=0.0))  # the whole one lets unread nodes decay
     growth = Growth((Stage((at(d=8, h=2, z=2),), 0.99),))
     trained(looked, growth, steps=6, optimiser=optimiser)
-    monkeypatch.setattr(Growing, "_focus", lambda self: None)
+    monkeypatch.setattr(Growing, "_blocks", lambda self, step: {})
     trained(whole, growth, steps=6, optimiser=optimiser)
     for name, value in looked.state_dict().items():
         assert torch.allclose(value, whole.state_dict()[name], rtol=1e-9, atol=1e-11), name
+
+
+def test_sizes_that_take_turns_are_looked_at_one_by_one() -> None:
+    """What a step does not read stays as it was, also where another size of the stage has just moved it."""
+    model = gpt()
+    optimiser = ByRole(AdamW(0.0, decay=0.0), kernel=Muon(0.05, decay=0.0))
+    seen = [numbers(model)]
+    turns = Growth((Stage((at(d=8), at(z=2)), 0.99),))
+    trained(model, turns, steps=4, optimiser=optimiser, watch=lambda progress: seen.append(numbers(model)))
+    name = "block.parts.1.inner.w1.coefficients"  # z, m, c
+    for step, read in enumerate(((slice(None), slice(None, None, 2)), (slice(None, None, 2), slice(None))) * 2):
+        changed = (seen[step + 1][name] != seen[step][name]).any(1)  # over z, c
+        expected = torch.zeros_like(changed)
+        expected[read] = True
+        assert torch.equal(changed, expected), step
 
 
 # --- new nodes --------------------------------------------------------------------------------------------------------

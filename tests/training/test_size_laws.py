@@ -70,10 +70,37 @@ def test_chances_of_finer_and_joined_steps_add_up() -> None:
 
 
 def test_a_run_knows_which_joinings_it_drew() -> None:
-    plan = Elastic(joined=0.5).over(elastic(gpt()))
+    plan = Elastic(joined=0.5, deep=0.1).over(elastic(gpt()))
     assert all(plan.drew({"d": 16, "h": 4, "z": z}) for z in (1, 2, 3, 4, 8))
     assert not plan.drew({"d": 16, "h": 4, "z": 5})
     assert not Elastic(joined=0.0).over(elastic(gpt())).drew({"d": 16, "h": 4, "z": 3})
+    assert not Elastic().over(elastic(gpt())).drew({"d": 16, "h": 4, "z": 8}), "twice the steps need no lessons"
+
+
+def test_a_mix_says_how_often_kinds_of_sizes_are_drawn() -> None:
+    model = elastic(gpt())
+    half = {"d": 8, "h": 2, "z": 2}
+    counts = Counter(
+        tuple(k for k, n in half.items() if getattr(lesson.at, k) == n)
+        for lesson in drawn(Elastic(d=(8,), h=(2,), z=(2,), draws=1, mix="ddha"), model, steps=2000)
+    )
+    assert set(counts) == {("d",), ("h",), ("d", "h", "z")}
+    assert abs(counts[("d",)] / 2000 - 0.5) < 0.05
+    assert abs(counts[("h",)] / 2000 - 0.25) < 0.05
+    one_head = elastic(zoo.gpt2(vocab=20, d=16, heads=1, depth=1, context=8))
+    assert all(lesson.at.d < 16 for lesson in drawn(Elastic(mix="h", draws=1, d=(8,)), one_head, steps=20)), (
+        "an axis that cannot be smaller makes way for all of them"
+    )
+    with refused(ConfigError, "got dm", "Write letters of axes that are drawn"):
+        Elastic(mix="dm")
+    assert Elastic(mix="dm", m=(16,)).over(model).draw(0.9, torch.Generator().manual_seed(0))
+
+
+def test_lessons_may_be_left_out_by_chance() -> None:
+    plan = Elastic(often=0.25, draws=2, start=0.0).over(elastic(gpt()))
+    counts = Counter(len(plan.draw(0.5, torch.Generator().manual_seed(seed))) for seed in range(1000))
+    assert set(counts) == {0, 2}
+    assert abs(counts[2] / 1000 - 0.25) < 0.05
 
 
 # --- the recipe -------------------------------------------------------------------------------------------------------
@@ -83,9 +110,9 @@ def test_the_recipe_grows_and_trains_its_kernels_by_muon(tmp_path) -> None:
     (tmp_path / "text.txt").write_text(tiny_text(), encoding="utf-8")
     small = {"text": str(tmp_path / "text.txt"), "d": 16, "heads": 2, "depth": 2, "context": 16}
     usual = build("elastic", small)
-    assert usual.optimiser.kernel == Muon(0.02)
+    assert usual.optimiser.kernel == Muon(0.015)
     assert build("elastic", {**small, "matrix_lr": 0.0}).optimiser == replace(usual.optimiser, kernel=None)
-    stages = (Stage((at(d=8, h=1, z=1),), 0.2), Stage((at(d=8), at(d=8), at(z=1)), 1 / 3))
+    stages = (Stage((at(d=8, h=1, z=1),), 0.17), Stage((at(d=8), at(z=1)), 1 / 3))
     assert usual.training.grow == Growth(stages)
     assert build("elastic", {**small, "coarse": 0.0}).training.grow == Growth(stages[1:])
     assert build("elastic", {**small, "coarse": 0.0, "half": 0.0}).training.grow is None
@@ -96,7 +123,7 @@ def test_the_recipe_grows_and_trains_its_kernels_by_muon(tmp_path) -> None:
 def test_the_recipe_may_begin_with_few_examples(tmp_path) -> None:
     (tmp_path / "text.txt").write_text(tiny_text(), encoding="utf-8")
     small = {"text": str(tmp_path / "text.txt"), "d": 16, "heads": 2, "depth": 2, "context": 16, "examples": 0.5}
-    halves = (Stage((at(d=8, h=1, z=1),), 0.2, batch=0.5), Stage((at(d=8), at(d=8), at(z=1)), 1 / 3, batch=0.5))
+    halves = (Stage((at(d=8, h=1, z=1),), 0.17, batch=0.5), Stage((at(d=8), at(z=1)), 1 / 3, batch=0.5))
     assert build("elastic", small).training.grow == Growth(halves)
     native = Stage((at(),), 0.5, batch=0.5)
     assert build("elastic", {**small, "few": 0.5}).training.grow == Growth((*halves, native))

@@ -172,7 +172,7 @@ class Attention(Operator):
         self.bv = shared.field("zhe", role=SHIFT) if "v" in bias else None
         self.bo = weights.field("zd", role=SHIFT) if "o" in bias else None
         self.density: Field | None = weights.field("zh", role=DENSITY) if density else None
-        self.calibration = calibration(weights, {"o": Target(OUTPUT, "hd", integral="h", own="e")})
+        self.calibration = calibration(weights, {"o": Target(OUTPUT, "hd", integral="h", own="e", shift="bo")})
         # a density is a measure of heads already, learned beside them
         self.refit = None if density else refit(weights, "he", rank="h", centred="o" in bias)
         # keys and values of another state say nothing of this one
