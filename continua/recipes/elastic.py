@@ -22,7 +22,7 @@ from continua.training.sizes import native_sizes
 RANKS = {"d": 3 / 16, "h": 1 / 16, "z": 3 / 32, "a": 1 / 4}  # of corrections, as shares of the width
 SMALLEST = 28  # how often a quarter of everything is listed beside the other sizes below half
 APART = 58  # the same where it has kernels of its own
-STEPS = 1260  # before those in which corrections learn
+STEPS = 1250  # before those in which corrections learn
 QUARTER_RATE = 0.5  # of the learning rates: a weight of a quarter of everything counts for many
 
 
@@ -56,9 +56,9 @@ class ElasticSettings(TextSettings):
     deep: Share = 0.0
     joined: Share = 0.65
     quarters: Share = 0.0
-    mix: str = "ddhzaarr"
+    mix: str = "dddhzaarr"
     often: SomeShare = 0.75
-    below: NonNegative = 0.45
+    below: NonNegative = 0.4
     apart: bool = True
 
 
