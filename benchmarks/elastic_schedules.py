@@ -40,6 +40,7 @@ from elastic_table import BOUNDS, FINER_BOUNDS, Table
 
 from continua.axes import at
 from continua.convert import elastic
+from continua.models import Transformer
 from continua.optim import CosineDecay
 from continua.recipes.elastic import ElasticSettings, afterwards, corrected, growth, lessons, optimiser
 from continua.settings import Share
@@ -75,15 +76,13 @@ class Plain:
         return None if self.stage is None else Growth((self.stage,))
 
 
-SCHEDULES = {  # the recipe, and one change of it at a time
-    "the recipe": Schedule(LONGER, USUAL),
-    "1,100 steps": Schedule(1100, USUAL),
-    "a lesson at every step": Schedule(LONGER, replace(USUAL, often=1.0)),
-    "a lesson at every second step": Schedule(LONGER, replace(USUAL, often=0.5)),
-    "lessons of weight 1": Schedule(LONGER, replace(USUAL, share=1.0)),
-    "a lesson on an eighth of the batch at every step": Schedule(LONGER, replace(USUAL, parts=8, often=1.0)),
+RECIPE = "the recipe"
+LEADS = (0.0, -2.0, -3.0, -4.0, -6.0)  # of the gains of parts; the recipe does not train them
+SCHEDULES = {  # the recipe, and changes of it
+    RECIPE: Schedule(LONGER, USUAL),
     "a fifth of the lessons at twice the steps": Schedule(LONGER, replace(USUAL, deep=0.2)),
-    "learning rates of separate models": Schedule(LONGER, replace(USUAL, lr=4e-3, matrix_lr=0.02)),
+    "a lesson of weight 0.8 at every step": Schedule(LONGER, replace(USUAL, often=1.0, share=0.8)),
+    "five times as many steps afterwards": Schedule(LONGER, replace(USUAL, below=2.0)),
 }
 
 LESS = 0.55  # until this share of the steps examples are few, or short
@@ -148,7 +147,19 @@ def work(name: str, shorter: int) -> dict[str, Any]:
     model.eval()
     views = {size: model.at(**dict(zip("dhz", EVERY[size], strict=True))) for size in (*BOUNDS, *FAR)}
     views[DEEP] = model.at(z=2 * SIZES["native"][2])
-    return {"schedule": name, "cpu": spent, "losses": {size: task.evaluate(view).main for size, view in views.items()}}
+    losses = {size: task.evaluate(view).main for size, view in views.items()}
+    if name == RECIPE:
+        losses |= {f"{DEEP}, g = {lead:g}": task.evaluate(divided(model, lead)).main for lead in LEADS}
+    return {"schedule": name, "cpu": spent, "losses": losses}
+
+
+def divided(model: Transformer, lead: float) -> Any:
+    """Twice the steps, where the parts of a step begin with other shares of its work; changes the model."""
+    with torch.no_grad():
+        for own, gain in model.named_parameters():
+            if own.endswith((".o over d by p.coefficients", ".w2 over d by p.coefficients")):
+                gain.fill_(lead)
+    return model.at(z=2 * SIZES["native"][2])
 
 
 def gaps_of(losses: dict[str, float], ends: bool, apart: Table) -> dict[str, tuple[float, float]]:
@@ -168,10 +179,21 @@ def row_of(line: dict[str, Any], apart: Table) -> Row:
     gaps = gaps_of(line["losses"], name not in SCHEDULES or SCHEDULES[name].ends, apart)
     over = {size: gap - bound for size, (gap, bound) in gaps.items()}
     worst = max(over, key=lambda size: over[size])
-    note = "; ".join(f"{size} {gap:+.2f}" for size, (gap, _) in gaps.items())
+    far = {size: 100 * (line["losses"][size] / apart.apart(size)[SEED] - 1) for size in FAR if size in line["losses"]}
+    note = "; ".join(f"{size} {gap:+.2f}" for size, gap in {**{k: gap for k, (gap, _) in gaps.items()}, **far}.items())
     if name in PLAINLY:
         return Row(name, gaps["native"][0], None, None, "%", note="native, against separately trained")
     return Row(name, over[worst], None, None, "points", "≤ 0", over[worst] <= 0, f"{worst}; {note}")
+
+
+def finer_rows(line: dict[str, Any]) -> list[Row]:
+    """What twice the steps lose against the native ones, by the share of the first part."""
+    losses = line["losses"]
+    return [
+        Row(f"the recipe, {name}, against native", 100 * (loss / losses["native"] - 1), None, None, "%")
+        for name, loss in losses.items()
+        if name.startswith(f"{DEEP}, ")
+    ]
 
 
 def run_missing(path: Path, shorter: int) -> list[dict[str, Any]]:
@@ -199,6 +221,7 @@ def main() -> None:
     lines = finished(path) if chosen.kept else run_missing(path, 50 if chosen.quick else 1)
     apart = Table(finished(RESULTS / "elastic-runs.jsonl"), NEW, 1, STEPS)
     rows = [row_of(run, apart) for run in lines if run["schedule"] in {**PLAINLY, **SCHEDULES}]
+    rows += [line for run in lines for line in finer_rows(run)]
     for line in rows:
         print(f"{line.name}: {line.shown}  {line.target} {line.verdict}  {line.note}")
     if chosen.quick:

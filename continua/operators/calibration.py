@@ -146,13 +146,16 @@ class Calibration(nn.Module):
 
 def octaves(native: Mapping[Letter, float], grids: Grids) -> dict[Letter, float]:
     """log2(native nodes / nodes) ≥ 0 along d, h and e; along m less what it is for the m that follows d."""
+    known = _octaves(tuple(native[k] for k in "dhem"), tuple(grids[k].count for k in "dhem"))
+    return dict(zip("dhem", known, strict=True))
 
-    def size(k: Letter, count: int) -> float:
-        return max(0.0, math.log2(native[k] / count))
 
-    following = max(1, round(native["m"] * grids.d.count / native["d"]))
-    found = {k: size(k, grids[k].count) for k in "dhe"}
-    return {**found, "m": size("m", grids.m.count) - size("m", following)}
+@constants.bounded(256)
+def _octaves(native: tuple[float, ...], counts: tuple[int, ...]) -> tuple[float, ...]:
+    """The same on plain numbers, which every operator asks for at every pass."""
+    d, h, e, m = (max(0.0, math.log2(full / count)) for full, count in zip(native, counts, strict=True))
+    following = max(1, round(native[3] * counts[0] / native[0]))
+    return d, h, e, m - max(0.0, math.log2(native[3] / following))
 
 
 @runtime_checkable

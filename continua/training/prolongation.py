@@ -9,7 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from continua.axes import ALIASES, Discretisation
+from continua import constants
+from continua.axes import ALIASES, Axis, Discretisation
 from continua.config import register
 from continua.errors import ConfigError
 from continua.fields import Expansion, Nodal, Role, Use, roles
@@ -192,10 +193,14 @@ def nodes_read(field: Expansion, letter: Letter, structure: Structure) -> tuple[
     if letter == "n" or not isinstance(basis, Nodal):
         return None
     if letter == "z":
-        nodes = torch.tensor([z for z, _ in structure.steps or ()], dtype=torch.float64)[:, None]
-    else:
-        nodes = structure.grids[letter].nodes.double().cpu()
-    rows = basis.rows(field.axes[letter], nodes)
+        return _rows(basis, field.axes[letter], tuple(z for z, _ in structure.steps or ()))
+    return _rows(basis, field.axes[letter], tuple(structure.grids[letter].nodes.double().flatten().tolist()))
+
+
+@constants.bounded(1024)
+def _rows(basis: Nodal, axis: Axis, nodes: tuple[float, ...]) -> tuple[int, ...] | None:
+    """The stored nodes that some nodes of an axis read: many weights share both."""
+    rows = basis.rows(axis, torch.tensor(nodes, dtype=torch.float64)[:, None])
     return None if rows is None else tuple(sorted(set(rows.flatten().tolist())))
 
 

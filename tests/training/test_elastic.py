@@ -247,7 +247,7 @@ def sizes_drawn(law: Elastic, model: Transformer, steps: int = 300) -> list[dict
 @pytest.mark.spec("T11")
 def test_sizes_are_a_function_of_seed_and_step_and_only_those_that_were_named() -> None:
     torch.manual_seed(0)
-    model, law = elastic(zoo.gpt2(vocab=8, d=32, heads=4, depth=4, context=8)), Elastic()
+    model, law = elastic(zoo.gpt2(vocab=8, d=32, heads=4, depth=4, context=8)), Elastic(deep=0.28)
     drawn = sizes_drawn(law, model)
     assert drawn == sizes_drawn(law, model)
     sizes = law.over(model)

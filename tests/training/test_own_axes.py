@@ -79,8 +79,15 @@ def test_old_descriptions_load_and_compute_what_they_computed() -> None:
         for name, gain in model.named_parameters():
             if any(by in name for by in later):
                 gain.zero_()
-    for wish in ({"m": 32}, {"e": 2}, {"d": 8, "m": 64}, {"d": 10, "h": 3, "z": 4}):
+    for wish in ({"m": 32}, {"e": 2}, {"d": 8, "m": 64}, {"d": 10, "h": 3}):
         assert torch.allclose(old.at(**wish)(ids()), model.at(**wish)(ids()), rtol=0, atol=1e-14), wish
+    finer = old.at(z=4)(ids())  # what version 0.1 taught at twice the steps are gains along z
+    assert (finer - model.at(z=4)(ids())).abs().max() > 1e-3
+    with torch.no_grad():
+        for name, gain in old.named_parameters():
+            if " by z." in name:
+                gain.zero_()
+    assert (finer - old.at(z=4)(ids())).abs().max() > 1e-3
 
 
 def test_sizes_of_m_and_e_are_drawn_and_learn() -> None:
