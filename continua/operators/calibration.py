@@ -19,6 +19,7 @@ EVERYWHERE = "dhzp"  # axes that every calibrated weight may have gains along
 FINEST = -1.0  # log2 of a step in units of the native one, where steps are searched for
 COARSEST = 2.0  # of a step that joins four
 HALF = -0.5 * math.log(2)  # rough weights add up like √n: half of what the quadrature weights mend is taken back
+SAME = 1e-6  # of a native step: lengths and places that are nearer to each other are one
 LEAD = -4.0  # of outputs along p: the first half of a step moves by 0.98 of it, so that finer steps answer alike
 
 
@@ -218,11 +219,14 @@ def _parts_at(grids: Grids, depths: tuple[float, ...] | None) -> tuple[Part, ...
 
 
 def _parts(steps: Depths) -> dict[float, Part]:
-    """The steps that are parts of native ones, by their depths; those that are read at several depths are not told."""
-    if steps.lengths is None or steps.begins is None:
-        return {}
-    walked = zip(steps.nodes, steps.lengths, steps.begins, strict=True)
-    return {z: Part(2 * begin + length - 1, round(1 / length)) for z, length, begin in walked if length < 1}
+    """The steps that are one of some equal parts of a native one, by their depths; others have no place in a step."""
+    found = {}
+    for z, length, begin in zip(steps.nodes, steps.lengths or (), steps.begins or (), strict=False):
+        count = round(1 / length)
+        is_part = abs(count * length - 1) < SAME and abs(count * begin - round(count * begin)) < SAME
+        if count > 1 and is_part:
+            found[z] = Part(2 * begin + length - 1, count)
+    return found
 
 
 def _divided(gain: Tensor, parts: tuple[Part, ...], role: Role) -> Tensor:

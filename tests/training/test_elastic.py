@@ -223,13 +223,16 @@ def test_finer_steps_begin_as_the_native_walk(finer) -> None:
 
 
 @pytest.mark.spec("B1")
-def test_steps_that_are_read_at_several_depths_have_no_parts() -> None:
+@pytest.mark.parametrize("wish", [Fixed(8, RK4()), Fixed(5)], ids=str)
+def test_steps_that_are_no_equal_parts_of_native_ones_are_walked_as_they_are(wish) -> None:
+    """They are read at several depths each, or go on beyond the end of a native step."""
     model = calibrated(elastic(gpt()))
-    structure = model.structure(at(z=Fixed(8, RK4())))
-    assert structure.depths[0].begins is None
+    structure = model.structure(at(z=wish))
+    depths = structure.depths[0]
+    assert (depths.begins is None) == isinstance(wish.solver, RK4)
     norm = model.block.parts[0].norm
-    _, args = norm.bind(structure.grids.with_depths(structure.depths[0]))
-    assert torch.equal(args.weights.at(0.5)["scale"], norm.scale.coefficients[0])
+    _, args = norm.bind(structure.grids.with_depths(depths))
+    assert torch.equal(args.weights.at(depths.nodes[1])["scale"], norm.scale.coefficients[0])
 
 
 # --- the law ----------------------------------------------------------------------------------------------------------
