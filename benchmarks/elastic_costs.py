@@ -156,7 +156,9 @@ def plainly(shares: dict[str, float], chosen: Plain) -> float:
 
 def schedules(shares: dict[str, float]) -> list[Row]:
     """Whole trainings, from the medians of their steps."""
-    timed = {name: one for name, one in SCHEDULES.items() if one.settings.deep == USUAL.deep}  # lessons as they are timed
+    timed = {
+        name: one for name, one in SCHEDULES.items() if one.settings.deep == USUAL.deep
+    }  # lessons as they are timed
     every = {**timed, "the recipe, none afterwards": Schedule(LONGER, USUAL, ends=False)}
     spent = {name: whole(shares, schedule) for name, schedule in every.items()}
     spent |= {name: plainly(shares, chosen) for name, chosen in PLAINLY.items()}
