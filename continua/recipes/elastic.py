@@ -39,7 +39,7 @@ class ElasticSettings(TextSettings):
     ``joined``, ``quarters``, ``mix``, ``often`` and ``share`` (there ``weight``) are those of ``training.Elastic``.
     ``below`` times as many steps follow in which sizes below half learn by corrections that no other size reads; 0
     leaves them and the corrections out. ``apart`` gives a quarter of everything whole kernels of its own to learn
-    instead of a part of every correction: its steps cost 40 % less, and are most of those that follow.
+    instead of a part of every correction: its steps, which are most of those that follow, cost less.
     """
 
     lr: NonNegative = 3e-3
