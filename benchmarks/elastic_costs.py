@@ -141,7 +141,7 @@ def whole(shares: dict[str, float], schedule: Schedule) -> float:
         HALVES: own.half - own.coarse,
         ALONE: max(own.start - own.half, 0.0) + taught * (1 - own.often),
         BESIDE[own.parts]: taught * own.often,
-        AFTERWARDS: own.below if schedule.ends else 0.0,
+        AFTERWARDS: own.below,
     }
     return sum(share * shares[name] for name, share in spent.items()) * schedule.steps / STEPS
 
@@ -156,10 +156,8 @@ def plainly(shares: dict[str, float], chosen: Plain) -> float:
 
 def schedules(shares: dict[str, float]) -> list[Row]:
     """Whole trainings, from the medians of their steps."""
-    timed = {
-        name: one for name, one in SCHEDULES.items() if one.settings.deep == USUAL.deep
-    }  # lessons as they are timed
-    every = {**timed, "the recipe, none afterwards": Schedule(LONGER, USUAL, ends=False)}
+    every = {**SCHEDULES, "the recipe, none afterwards": Schedule(LONGER, replace(USUAL, below=0.0))}
+    every = {name: one for name, one in every.items() if one.settings.deep == USUAL.deep}  # whose lessons were timed
     spent = {name: whole(shares, schedule) for name, schedule in every.items()}
     spent |= {name: plainly(shares, chosen) for name, chosen in PLAINLY.items()}
     return [Row(f"{name}: added up, over {STEPS} plain steps", value) for name, value in spent.items()]

@@ -34,6 +34,7 @@ STEPS, LONGER, WINDOWS = 800, RECIPE_STEPS, 600
 USUAL = ElasticSettings()
 LR, MUON_LR = 4e-3, 0.02  # of separate models, times a factor; the elastic training has the rates of the recipe
 FACTORS = (1.0, 2.0)
+OLD_DEEP = 0.28  # share of lessons at twice the steps, which version 0.1 had
 SIZES = {  # d, h, z; m = 4d and e = 32 always
     "native": (128, 4, 4),
     "half width": (64, 4, 4),
@@ -112,7 +113,7 @@ def laws(job: Job, model: Transformer) -> Laws:
     if job.kind not in SHARED:
         return Laws()
     if not job.muon:
-        return Laws(Elastic(deep=0.28))  # as version 0.1 did
+        return Laws(Elastic(deep=OLD_DEEP))
     grow = growth(model.native, USUAL)
     return (
         Laws(lessons(USUAL), grow, afterwards(native_sizes(model), USUAL)) if job.kind == "elastic" else Laws(grow=grow)

@@ -54,12 +54,10 @@ FAR = ("quarter width", "one head and one step")  # below half along some axes: 
 
 @dataclass(frozen=True)
 class Schedule:
-    """So many steps with the recipe's settings, whether corrections learn afterwards, the last share of the rates."""
+    """So many steps with some settings of the recipe."""
 
     steps: int
     settings: ElasticSettings
-    ends: bool = True
-    floor: Share = CosineDecay.floor
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,6 @@ def work(name: str, shorter: int) -> dict[str, Any]:
     own = chosen.settings
     task = replace(task_of(), limit=WINDOWS)
     model = corrected(elastic(model_of(SIZES["native"], task.tokens.size, SEED)), own)
-    later = afterwards(native_sizes(model), own) if chosen.ends else None
     steps = chosen.steps // shorter
     start = time.process_time()
     fit(
@@ -140,8 +137,7 @@ def work(name: str, shorter: int) -> dict[str, Any]:
         evaluate_every=steps,
         elastic=lessons(own),
         grow=growth(model.native, own),
-        afterwards=later,
-        schedule=CosineDecay(floor=chosen.floor),
+        afterwards=afterwards(native_sizes(model), own),
     )
     spent = time.process_time() - start
     model.eval()
@@ -162,11 +158,11 @@ def divided(model: Transformer, lead: float) -> Any:
     return model.at(z=2 * SIZES["native"][2])
 
 
-def gaps_of(losses: dict[str, float], ends: bool, apart: Table) -> dict[str, tuple[float, float]]:
+def gaps_of(losses: dict[str, float], apart: Table) -> dict[str, tuple[float, float]]:
     """By how many percent each size lies above what it is compared with, and how many are promised."""
     found = {}
     for size, bound in BOUNDS.items():
-        if size in losses and (ends or size != "a quarter of all"):
+        if size in losses:
             found[size] = (100 * (losses[size] / apart.apart(size)[SEED] - 1), bound)
     if DEEP in losses:
         found[DEEP] = (100 * (losses[DEEP] / losses["native"] - 1), FINER_BOUNDS[DEEP])
@@ -176,7 +172,7 @@ def gaps_of(losses: dict[str, float], ends: bool, apart: Table) -> dict[str, tup
 def row_of(line: dict[str, Any], apart: Table) -> Row:
     """The size of a schedule that misses its promise by most, or keeps it most narrowly; all sizes beside it."""
     name = line["schedule"]
-    gaps = gaps_of(line["losses"], name not in SCHEDULES or SCHEDULES[name].ends, apart)
+    gaps = gaps_of(line["losses"], apart)
     over = {size: gap - bound for size, (gap, bound) in gaps.items()}
     worst = max(over, key=lambda size: over[size])
     far = {size: 100 * (line["losses"][size] / apart.apart(size)[SEED] - 1) for size in FAR if size in line["losses"]}

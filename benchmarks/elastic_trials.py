@@ -28,7 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 from common import RESULTS, Row, environment, interleaved, write
-from elastic_jobs import FINER, LR, SIZES, USUAL, WINDOWS, model_of, task_of
+from elastic_jobs import FINER, LR, OLD_DEEP, SIZES, USUAL, WINDOWS, model_of, task_of
 from torch.nn.functional import normalize
 
 from continua.axes import Interval, LeftEnd, Nested, at
@@ -59,8 +59,6 @@ from continua.training import (
     fit,
 )
 
-DEEP = 0.28  # lessons at twice the steps, which version 0.1 had
-
 
 @dataclass(frozen=True)
 class Moved(Nested):
@@ -81,7 +79,7 @@ class NoisySizes:
 
     def over(self, model: Transformer) -> LessonPlan:
         """The law for one model."""
-        return NoisyPlan(SmallerSizes(deep=DEEP).over(model), model.native.d.n)
+        return NoisyPlan(SmallerSizes(deep=OLD_DEEP).over(model), model.native.d.n)
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ class PathImitation:
         return total
 
 
-taught = partial(Elastic, deep=DEEP)
+taught = partial(Elastic, deep=OLD_DEEP)
 
 
 @dataclass(frozen=True)
