@@ -114,17 +114,18 @@ class Calibration(nn.Module):
             for letter in target.letters:
                 named = {k: _name(weight, letter, k) for k in self.along[weight]}
                 steps = _logs(grids, depths, 0.0 if "p" in named else FINEST)
-                logs = [
-                    _divided(own[name], parts, target.role)
+                logs = {
+                    k: _divided(own[name], parts, target.role)
                     if k == "p"
                     else _scaled(own[name], sizes[k], steps, depths is not None)
                     for k, name in named.items()
                     if name in own
-                ]
+                }
                 if logs:
-                    rest[weight] = _applied(rest[weight], target.role, letter, sum(logs[1:], logs[0]), grids)
-                if letter == "d" and target.shift in rest and named.get("p") in own:
-                    rest[target.shift] = rest[target.shift] * _divided(own[named["p"]], parts, target.role).exp()
+                    first, *others = logs.values()
+                    rest[weight] = _applied(rest[weight], target.role, letter, sum(others, first), grids)
+                if letter == "d" and target.shift in rest and "p" in logs:
+                    rest[target.shift] = rest[target.shift] * logs["p"].exp()
         return rest
 
     def absorb(self, weights: Mapping[str, Expansion], k: Letter, before: float, after: float) -> None:
