@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from continua.recipes import resume
+from continua.recipes.text import TextSettings
 
 KEPT = Path(__file__).resolve().parents[1] / "written_by_0_1"
 FOLDERS = sorted(path.parent.name for path in KEPT.glob("*/answers.safetensors"))
@@ -22,7 +23,8 @@ SMALLER = {
     "elastic": {"d": 8, "h": 2, "z": 2},
 }
 ROUND_OFF = 1e-12  # float64: the order of sums may differ between versions, nothing else
-LOSS, WEIGHT = 1e-6, 1e-5  # float32, relative and absolute, after three steps of training
+LOSS, WEIGHT = 1e-6, 1e-6  # float32, relative and absolute, after three steps of training
+UNSEEN = "block.parts.0.inner.bk.coefficients"  # no softmax sees it: its gradient is round-off, other on each processor
 
 # Each folder is read by a process of its own, that has imported no more than what ``ct.load`` needs to be called: a
 # kind must be found wherever it lives. The processes are forked, so that torch is imported once for all of them.
@@ -105,5 +107,7 @@ def test_a_run_goes_on_to_the_same_end(tmp_path: Path, monkeypatch: pytest.Monke
     weights = fitted.run.model().state_dict()
     wanted = load_file(folder / "expected.safetensors")
     assert set(weights) == set(wanted)
+    rate = TextSettings().lr * sum(line["factor"] for line in expected[3:])
     for name, value in wanted.items():
-        assert float((weights[name] - value).abs().max()) <= WEIGHT, name
+        bound = 2 * rate if name == UNSEEN else WEIGHT  # AdamW makes steps of its length of round-off, to either side
+        assert float((weights[name] - value).abs().max()) <= bound, name
