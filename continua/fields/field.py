@@ -109,7 +109,10 @@ class Expansion(nn.Module):
         An axis without a grid keeps its coefficients: ``later`` reads them, where depths are not known yet, and the
         counted rows of a table need no grid.
         """
-        values = self.stored()
+        return self.read(self.stored(), **grids)
+
+    def read(self, values: Tensor, **grids: Sites) -> Tensor:
+        """``on`` of the function with these coefficients."""
         asked = tuple([(letter, told(grids[letter])) for letter in self.letters if letter in grids])
         for position, letter in self._changed(asked):
             values = self._contract(values, position, letter, grids[letter])

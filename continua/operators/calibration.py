@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import nn
 
 from continua import constants
-from continua.axes import WIDTHS, Depths, Grids, mass_of
+from continua.axes import WIDTHS, Depths, Grids, Sites, mass_of
 from continua.fields import Expansion, Parametrisation, Role, Use
 from continua.fields.role import VECTOR
 from continua.operators.weights import Weight
@@ -21,6 +21,7 @@ COARSEST = 2.0  # of a step that joins four
 HALF = -0.5 * math.log(2)  # rough weights add up like √n: half of what the quadrature weights mend is taken back
 SAME = 1e-6  # of a native step: lengths and places that are nearer to each other are one
 LEAD = -4.0  # of outputs along p: the first half of a step moves by 0.98 of it, so that finer steps answer alike
+SUMMED = "sizes"  # stands for all axes whose s_k are known before anything is read: their gains are read as one
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,28 @@ class Target:
     integral: Letter | None = None
     own: Letter | None = None
     shift: str | None = None
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Σ_k s_k g_k, read as one field: the g_k have the same axes and bases."""
+
+    fields: tuple[Expansion, ...]
+    sizes: tuple[float, ...]
+    role: Role = VECTOR
+
+    @property
+    def letters(self) -> tuple[Letter, ...]:
+        """Those of each g_k."""
+        return self.fields[0].letters
+
+    def on(self, **grids: Sites) -> Tensor:
+        """The values on the product of the grids."""
+        (first, size), *others = zip(self.fields, self.sizes, strict=True)
+        coefficients = size * first.stored()
+        for field, size in others:
+            coefficients = torch.add(coefficients, field.stored(), alpha=size)
+        return first.read(coefficients, **grids)
 
 
 class Calibration(nn.Module):
@@ -79,6 +102,8 @@ class Calibration(nn.Module):
                     if k == "p" and "z" not in field.letters:
                         continue
                     self.fields[_name(name, letter, k)] = field  # type: ignore[assignment]
+        sums = {_name(name, letter, SUMMED) for name, target in targets.items() for letter in target.letters}
+        self.names = frozenset({*self.fields, *sums})
 
     def sizes(self, grids: Grids) -> dict[Letter, float | None]:
         """s_d, s_h, s_m and s_e; s_z and s_p are None, numbers for each depth."""
@@ -90,37 +115,58 @@ class Calibration(nn.Module):
         known = {k for along in self.along.values() for k in along if k not in "zp"}
         return grids.z is not None and grids.z.is_native and all(sizes[k] == 0.0 for k in known)
 
-    def weights(self, grids: Grids) -> dict[str, Weight]:
-        """What is to be read beside the operator's own weights."""
+    def weights(self, grids: Grids, late: bool = False) -> dict[str, Weight]:
+        """What is to be read beside the operator's own weights; ``late`` as in ``sample``.
+
+        All gains of a letter whose s_k are plain numbers are read as one field. Gains along p are read beside it, and
+        those along z where steps differ, or where depths are read later.
+        """
         if self.is_native(grids):
             return {}
-        sizes = self.sizes(grids)
-        if grids.z is None or not _parts(grids.z):
-            sizes["p"] = 0.0
-        return {
-            name: Weight(field)  # type: ignore[arg-type]
-            for name, field in self.fields.items()
-            if sizes[name[-1]] != 0.0
-        }
+        found: dict[str, Weight] = {}
+        is_divided = grids.z is not None and bool(_parts(grids.z))
+        for weight, target in self.targets.items():
+            sizes = {**self.sizes(grids), "z": self._step(weight, grids)}
+            if not is_divided:
+                sizes["p"] = 0.0
+            for letter in target.letters:
+                named = {k: _name(weight, letter, k) for k in self.along[weight]}
+                asked = {k: self.fields[name] for k, name in named.items() if name in self.fields and sizes[k] != 0.0}
+                known = {k: field for k, field in asked.items() if sizes[k] is not None and not late}
+                found |= {named[k]: Weight(field) for k, field in asked.items() if k not in known}  # type: ignore[arg-type]
+                if known:
+                    numbers = tuple(cast(float, sizes[k]) for k in known)
+                    gains = Sum(tuple(known.values()), numbers)  # type: ignore[arg-type]
+                    found[_name(weight, letter, SUMMED)] = Weight(gains)  # type: ignore[arg-type]
+        return found
+
+    def _step(self, weight: str, grids: Grids) -> float | None:
+        """s_z of a weight, where it is the same at all depths."""
+        steps = set(() if grids.z is None else _logs(grids, None, self._finest(weight)))
+        return steps.pop() if len(steps) == 1 else None
+
+    def _finest(self, weight: str) -> float:
+        """The least s_z: where there are gains along p, parts of a native step are told apart by these alone."""
+        return 0.0 if "p" in self.along[weight] else FINEST
 
     def fold(self, values: dict[str, Tensor], grids: Grids, depths: tuple[float, ...] | None) -> dict[str, Tensor]:
         """Apply what was read at some depths (None: at every one) to the weights it belongs to."""
-        parts = _parts_at(grids, depths)
-        sizes, own = self.sizes(grids), {name: values[name] for name in self.fields if name in values}
+        own = {name: value for name, value in values.items() if name in self.names}
+        if not own:
+            return values
         rest = {name: value for name, value in values.items() if name not in own}
+        sizes = self.sizes(grids)
         for weight, target in self.targets.items():
             if weight not in rest:
                 continue
             for letter in target.letters:
-                named = {k: _name(weight, letter, k) for k in self.along[weight]}
-                steps = _logs(grids, depths, 0.0 if "p" in named else FINEST)
-                logs = {
-                    k: _divided(own[name], parts, target.role)
-                    if k == "p"
-                    else _scaled(own[name], sizes[k], steps, depths is not None)
-                    for k, name in named.items()
-                    if name in own
-                }
+                named = {k: _name(weight, letter, k) for k in (SUMMED, *self.along[weight])}
+                logs = {k: own[name] for k, name in named.items() if name in own}
+                for k in logs.keys() - {SUMMED, "p"}:
+                    steps = _logs(grids, depths, self._finest(weight))
+                    logs[k] = _scaled(logs[k], sizes[k], steps, depths is not None)
+                if "p" in logs:
+                    logs["p"] = _divided(logs["p"], _parts_at(grids, depths), target.role)
                 if logs:
                     first, *others = logs.values()
                     rest[weight] = _applied(rest[weight], target.role, letter, sum(others, first), grids)
@@ -252,9 +298,9 @@ def calibration(weights: Parametrisation, targets: Mapping[str, Target]) -> Cali
     return Calibration(weights, targets) if weights.calibrated else None
 
 
-def extra(own: Calibration | None, grids: Grids) -> dict[str, Weight]:
+def extra(own: Calibration | None, grids: Grids, late: bool) -> dict[str, Weight]:
     """What is to be read for a calibration, if there is one."""
-    return {} if own is None else own.weights(grids)
+    return {} if own is None else own.weights(grids, late)
 
 
 def folded(

@@ -92,7 +92,7 @@ class Affine(Operator):
         weights = {
             "scale": Weight(self.scale),
             **({} if self.shift is None else {"shift": Weight(self.shift)}),
-            **extra(self.calibration, grids),
+            **extra(self.calibration, grids, late),
             **corrected_by(self.correction, grids),
         }
 

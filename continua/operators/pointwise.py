@@ -143,7 +143,7 @@ class Pointwise(Operator):
             "w2": Weight(self.w2, "m", None, nodes, moved) if fewer is None else Weight(self.w2, stored="m"),
             "b1": Weight(self.b1, stored=nodes),
             "b2": Weight(self.b2),
-            **extra(self.calibration, grids),
+            **extra(self.calibration, grids, late),
             **corrected_by(self.correction, grids),
         }
 

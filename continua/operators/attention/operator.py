@@ -204,7 +204,7 @@ class Attention(Operator):
         """The kernels of all heads, with the calibration and ρ folded in, and what the position learned."""
         own = self._stored.recall(self, grids)
         if own is None:
-            weights = self._weights(grids)
+            weights = self._weights(grids, late)
             own = sample(grids, weights, late, self._finish(grids))
             own = self._stored.learn(self, grids, weights, own) if self._is_plain else own
         return AttentionRead(own.weights, own.reading, self.position.bind(grids.h, grids.e))
@@ -306,7 +306,7 @@ class Attention(Operator):
         """The letter of the inner coordinates, where keys carry the weights of these."""
         return self.kernel.over_keys.removeprefix("c")
 
-    def _weights(self, grids: Grids) -> dict[str, Weight]:
+    def _weights(self, grids: Grids, late: bool) -> dict[str, Weight]:
         """Weights of c on q, k, v; of e on q (for the score integral) and o; of h and ρ on o; heads flattened."""
         keys = self._keys
         inner = ("e", keys) if self.norm is None else ("", "")  # of queries and keys: behind a norm, its scales have it
@@ -333,7 +333,7 @@ class Attention(Operator):
             "bo": Weight(self.bo),
             **({} if self.density is None else {"density": Weight(self.density)}),
             **({} if self.norm is None else {"nq": Weight(self.norm.q, "e"), "nk": Weight(self.norm.k, keys)}),
-            **extra(self.calibration, grids),
+            **extra(self.calibration, grids, late),
             **corrected_by(self.correction, grids),
         }
 
