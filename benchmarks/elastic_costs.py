@@ -24,7 +24,9 @@ import torch
 from common import RESULTS, Row, environment, estimate, interleaved, row, write
 from elastic_jobs import (
     CONTEXT,
+    CORNERS,
     LONGER,
+    PATIENT,
     SIZES,
     STEPS,
     USUAL,
@@ -43,10 +45,12 @@ from continua.recipes.elastic import lessons
 from continua.training import Growth, Progress, Stage, fit
 
 PARTS = (1, 2, 4, 8)
-PLAIN, COARSE, HALVES = "a plain native step", "half of all", "half of the width or of the depth in turn"
+PLAIN, COARSE = "a plain native step", "half of all"
+HALVES, MOST = (f"{part} of the width or of the depth in turn" for part in ("half", "three quarters"))
 BESIDE = {parts: f"native, with a lesson on 1/{parts} of the batch" for parts in PARTS}
 ALONE = "native, without a lesson"
 QUARTER, AFTERWARDS = "afterwards, a quarter of all", "afterwards, the sizes of the recipe"
+CORNER = f"a plain step of {PATIENT[0]}"
 FEWER, SHORTER = ", on half of the batch", ", on half of the context"  # of what goes before
 OVER = f", over {PLAIN}"  # ends the names of rows that are steps
 FIRST = 2  # steps that are not counted
@@ -68,13 +72,14 @@ def kinds(models: "Models", few: int) -> dict[str, Kind]:
     if usual.afterwards is None or usual.grow is None:
         raise SystemExit("the recipe neither grows nor corrects: there is nothing to time")
     made = {PLAIN: Kind(models.plain, Laws(), few), ALONE: Kind(own, Laws(), few)}
-    for name, stage in zip((COARSE, HALVES), usual.grow.stages, strict=True):
+    for name, stage in zip((COARSE, HALVES, MOST), usual.grow.stages, strict=True):
         made[name] = Kind(own, Laws(grow=only(stage.sizes)), few + 1)
     for parts in PARTS:
         made[BESIDE[parts]] = Kind(own, Laws(lessons(replace(USUAL, parts=parts, often=1.0))), 2 * few)
     made[PLAIN + FEWER] = Kind(models.plain, Laws(grow=only((at(),), 0.5)), few)
     made[PLAIN + SHORTER] = Kind(models.plain, Laws(grow=only((at(t=CONTEXT // 2),))), few)
-    longer = replace(usual.afterwards, share=2.0 * few)
+    made[CORNER] = Kind(models.corner, Laws(), few)
+    longer = replace(usual.afterwards, share=6.0 * few)  # many sizes are drawn
     made[QUARTER] = Kind(own, Laws(afterwards=replace(longer, sizes=(at(d=32, h=1, z=1),))), 1)
     made[AFTERWARDS] = Kind(own, Laws(afterwards=longer), 1)
     return made
@@ -87,16 +92,18 @@ def only(sizes: tuple[Discretisation, ...], share: float = 1.0) -> Growth:
 
 @dataclass(frozen=True)
 class Models:
-    """A plain one, and that of the recipe."""
+    """A plain one, that of the recipe, and a plain one of the worst corner."""
 
     plain: Any
     elastic: Any
+    corner: Any
 
 
 def models_of() -> Models:
-    """Both from the same weights."""
+    """The first two from the same weights."""
     vocabulary = task_of().tokens.size
-    return Models(model_of(SIZES["native"], vocabulary, 0), prepared(Job("elastic", "native", 0, STEPS), vocabulary))
+    plain, corner = (model_of(size, vocabulary, 0) for size in (SIZES["native"], CORNERS[PATIENT[0]]))
+    return Models(plain, prepared(Job("elastic", "native", 0, STEPS), vocabulary), corner)
 
 
 def step_of(kind: Kind, seeds: list[int]) -> Callable[[], float]:
@@ -135,11 +142,13 @@ def measured(rounds: int, few: int) -> dict[str, list[float]]:
 def whole(shares: dict[str, float], schedule: Schedule) -> float:
     """A training over 800 plain steps."""
     own = schedule.settings
-    taught = 1 - max(own.start, own.half)
+    grown = max(own.half, own.most)
+    taught = 1 - max(own.start, grown)
     spent = {
         COARSE: own.coarse,
         HALVES: own.half - own.coarse,
-        ALONE: max(own.start - own.half, 0.0) + taught * (1 - own.often),
+        MOST: grown - own.half,
+        ALONE: max(own.start - grown, 0.0) + taught * (1 - own.often),
         BESIDE[own.parts]: taught * own.often,
         AFTERWARDS: own.below,
     }
@@ -160,6 +169,7 @@ def schedules(shares: dict[str, float]) -> list[Row]:
     every = {name: one for name, one in every.items() if one.settings.deep == USUAL.deep}  # whose lessons were timed
     spent = {name: whole(shares, schedule) for name, schedule in every.items()}
     spent |= {name: plainly(shares, chosen) for name, chosen in PLAINLY.items()}
+    spent |= {f"{PATIENT[0]} alone, {steps:,} steps": steps * shares[CORNER] / STEPS for steps in PATIENT[1]}
     return [Row(f"{name}: added up, over {STEPS} plain steps", value) for name, value in spent.items()]
 
 

@@ -54,7 +54,8 @@ EVERY = {**SIZES, **MORE, **CORNERS}
 TWELVE = [*(name for name in SIZES if name not in ("a quarter of all", "one step")), *MORE]  # what is timed
 FINER = {"twice the steps": {"z": 8}, "twice the width": {"d": 256}}
 JOINED = {f"steps {'+'.join(map(str, lengths))}": lengths for lengths in ((2, 1, 1), never_joined(4), (1, 3), (3, 1))}
-GRID = {"d": (32, 48, 64, 80, 96, 128, 192, 256), "h": (1, 2, 3, 4, 8), "z": (1, 2, 3, 4, 8)}  # 200 sizes
+PATIENT = ("quarter width", (1200, 2000))  # the corner that is furthest above the line, and longer trainings of it
+GRID = {"d": (32, 48, 64, 80, 96, 112, 128, 192, 256), "h": (1, 2, 3, 4, 8), "z": (1, 2, 3, 4, 8)}  # 225 sizes
 SHARED = ("elastic", "grown")  # kinds of trainings that grow
 NEW, OLD, EQUAL = "growth", "adamw", "equal"
 NAMES = {NEW: "elastic", OLD: "elastic_adamw", EQUAL: "elastic_equal"}
@@ -183,6 +184,8 @@ def jobs(variant: str, seeds: int, steps: int) -> list[Job]:
         if variant == NEW and seed == 0:
             every += [Job("grown", "native", seed, longer, muon), Job("longer", "native", seed, longer, muon)]
             every += [Job("separate", name, seed, steps, muon, factor) for name in CORNERS for factor in FACTORS]
+            corner, lengths = PATIENT
+            every += [Job("separate", corner, seed, own * steps // STEPS, muon, FACTORS[-1]) for own in lengths]
         factors = FACTORS if seed == 0 else FACTORS[:1]
         every += [Job("separate", name, seed, steps, muon, factor) for name in SIZES for factor in factors]
     return every

@@ -1,6 +1,6 @@
 """Cheaper schedules of elastic training: what each size loses against separate models, and whether its bound holds.
 
-    python benchmarks/elastic_schedules.py               # what is missing, one seed: five minutes of CPU time each
+    python benchmarks/elastic_schedules.py               # what is missing, one seed: four minutes of CPU time each
     python benchmarks/elastic_schedules.py --quick       # a smoke run
 
 Model, data, sizes, separate models and bounds are those of ``elastic.py``, whose schedule holds them;
@@ -80,7 +80,8 @@ SCHEDULES = {  # the recipe, and changes of it
     RECIPE: Schedule(LONGER, USUAL),
     "a fifth of the lessons at twice the steps": Schedule(LONGER, replace(USUAL, deep=0.2)),
     "a lesson of weight 0.8 at every step": Schedule(LONGER, replace(USUAL, often=1.0, share=0.8)),
-    "five times as many steps afterwards": Schedule(LONGER, replace(USUAL, below=2.0)),
+    "native from a third of the steps on": Schedule(LONGER, replace(USUAL, coarse=0.17, half=1 / 3, most=0.0)),
+    "three times as many steps afterwards": Schedule(LONGER, replace(USUAL, below=3 * USUAL.below)),
 }
 
 LESS = 0.55  # until this share of the steps examples are few, or short

@@ -15,6 +15,7 @@ from elastic_jobs import (
     JOINED,
     LONGER,
     OLD,
+    PATIENT,
     SIZES,
     STEPS,
     D,
@@ -114,6 +115,22 @@ class Table:
             note += "" if rates == len(FACTORS) else ", one learning rate"
             gap = 100 * (loss / expected - 1)
             rows.append(Row(f"{name}, a separate model against that line", gap, None, None, "%", note=note))
+        return rows + self.patient()
+
+    def patient(self) -> list[Row]:
+        """How long a model of the worst corner has to be trained by itself to come near the line."""
+        name, lengths = PATIENT
+        line = line_through(self.separate())
+        rows = []
+        for steps in (own * self.steps // STEPS for own in lengths):
+            known = self.by.get(("separate", name, 0, steps, self.muon, FACTORS[-1]))
+            if known is not None and line is not None:
+                loss = known["losses"][name]
+                expected = line(predict(model_of(CORNERS[name], task_of().tokens.size, 0), 1, CONTEXT).forward)
+                gap = 100 * (loss / expected - 1)
+                note = f"{loss:.4f} nats, {expected:.4f} on the line; one seed, one learning rate"
+                longer = f"{name}, a separate model of {steps:,} steps against that line"
+                rows.append(Row(longer, gap, None, None, "%", note=note))
         return rows
 
     def on_grid(self, size: tuple[int, int, int], apart: float) -> str:

@@ -20,8 +20,7 @@ from continua.training import Afterwards, Elastic, Growth, Stage
 from continua.training.sizes import native_sizes
 
 RANKS = {"d": 3 / 16, "h": 1 / 16, "z": 3 / 32, "a": 1 / 4}  # of corrections, as shares of the width
-SMALLEST = 28  # how often a quarter of everything is listed beside the other sizes below half
-APART = 58  # the same where it has kernels of its own
+QUARTER, APART = 20, 50  # how often a quarter of everything is listed beside others, and where it has its own kernels
 STEPS = 1250  # before those in which corrections learn
 QUARTER_RATE = 0.5  # of the learning rates: a weight of a quarter of everything counts for many
 
@@ -32,11 +31,12 @@ class ElasticSettings(TextSettings):
     """The settings of ``text``, how the model grows, and how other sizes are drawn and taught.
 
     ``matrix_lr`` is the learning rate of Muon, which trains the kernels; 0 leaves them to AdamW. ``quarter``,
-    ``coarse`` and ``half`` are shares of all steps: until the first a quarter of everything is trained, until the
-    second half of everything, until the third half of the width or half of the depth in turn, then the native size
-    with lessons for others; three zeros do not grow. ``examples`` is the share of each batch that coarse grids learn
-    from, and the native size until the share ``few`` of all steps. ``draws``, ``parts``, ``start``, ``deep``,
-    ``joined``, ``quarters``, ``mix``, ``often`` and ``share`` (there ``weight``) are those of ``training.Elastic``.
+    ``coarse``, ``half`` and ``most`` are shares of all steps: until the first a quarter of everything is trained,
+    until the second half of everything, until the third half of the width or half of the depth in turn, until the
+    fourth three quarters of either, then the native size with lessons for others; four zeros do not grow.
+    ``examples`` is the share of each batch that coarse grids learn from, and the native size until the share ``few``
+    of all steps. ``draws``, ``parts``, ``start``, ``deep``, ``joined``, ``quarters``, ``mix``, ``often`` and
+    ``share`` (there ``weight``) are those of ``training.Elastic``.
     ``below`` times as many steps follow in which sizes below half learn by corrections that no other size reads; 0
     leaves them and the corrections out. ``apart`` gives a quarter of everything whole kernels of its own to learn
     instead of a part of every correction: its steps, which are most of those that follow, cost less.
@@ -45,8 +45,9 @@ class ElasticSettings(TextSettings):
     lr: NonNegative = 3e-3
     matrix_lr: NonNegative = 0.015
     quarter: PartialShare = 0.0
-    coarse: PartialShare = 0.17
-    half: PartialShare = 1 / 3
+    coarse: PartialShare = 0.2
+    half: PartialShare = 0.38
+    most: PartialShare = 0.5
     few: PartialShare = 0.0
     examples: SomeShare = 1.0
     draws: Count = 1
@@ -58,7 +59,7 @@ class ElasticSettings(TextSettings):
     quarters: Share = 0.0
     mix: str = "dddhzaarr"
     often: SomeShare = 0.75
-    below: NonNegative = 0.4
+    below: NonNegative = 0.62
     apart: bool = True
 
 
@@ -97,18 +98,19 @@ def lessons(settings: ElasticSettings) -> Elastic:
 
 
 def growth(native: Discretisation, settings: ElasticSettings) -> Growth | None:
-    """A quarter of everything, half of everything, half of the width and half of the depth in turn, then all.
+    """A quarter of everything, half of everything, half and three quarters of the width and depth in turn, then all.
 
     The native size is a stage too where it begins with a part of its batches.
     """
-    quarter, half = (
-        {k: max(1, n // part) for k, n in (("d", native.d.n), ("h", native.h.n), ("z", native.z.steps))}  # type: ignore[union-attr]
-        for part in (4, 2)
+    quarter, half, most = (
+        {k: max(1, part * n // 4) for k, n in (("d", native.d.n), ("h", native.h.n), ("z", native.z.steps))}  # type: ignore[union-attr]
+        for part in (1, 2, 3)
     )
     plan = (
         Stage((at(**quarter),), settings.quarter, rate=QUARTER_RATE, batch=settings.examples),
         Stage((at(**half),), settings.coarse, batch=settings.examples),
         Stage((at(d=half["d"]), at(z=half["z"])), settings.half, batch=settings.examples),
+        Stage((at(d=most["d"]), at(z=most["z"])), settings.most, batch=settings.examples),
     )
     coarse = tuple(stage for stage in plan if stage.until > 0)
     early = Stage((at(),), settings.few, batch=settings.examples)
@@ -130,17 +132,28 @@ def corrected(model: Any, settings: ElasticSettings) -> Any:
 
 
 def afterwards(full: Mapping[str, int], settings: ElasticSettings) -> Afterwards | None:
-    """A quarter of everything most often, then the other sizes below half."""
+    """Every size below half once, and more often those whose corrections many others read."""
     some = {k: sorted({max(1, n // 4), max(1, n // 2), n}) for k, n in full.items()}
-    some["d"] = sorted({*some["d"], max(1, 3 * full["d"] // 8)})
+    narrow = max(1, 3 * full["d"] // 8)
+    some["d"] = sorted({*some["d"], narrow})
     every = [dict(zip(full, sizes, strict=True)) for sizes in itertools.product(*some.values())]
     below = [sizes for sizes in every if any(2 * sizes[k] < n for k, n in full.items())]
     if settings.below == 0 or not below:
         return None
-    smallest = {k: sizes[0] for k, sizes in some.items()}
-    often = APART if settings.apart else SMALLEST
-    drawn = [at(**sizes) for sizes in (*[smallest] * often, *below)]
+    least = {k: sizes[0] for k, sizes in some.items()}
+    more = (
+        (least, APART if settings.apart else QUARTER),
+        ({**full, "d": least["d"]}, 17),
+        ({**full, "d": narrow}, 7),
+        ({**least, "d": narrow}, 2),
+        ({**full, "d": least["d"], "z": least["z"]}, 4),
+        ({**full, "h": least["h"]}, 2),
+        ({**full, "z": least["z"]}, 4),
+        ({**least, "d": full["d"]}, 4),
+    )
+    drawn = [at(**sizes) for sizes in below]
+    drawn += [at(**sizes) for sizes, times in more for _ in range(times) if sizes in below]
     table = Muon(2.0 * settings.matrix_lr) if settings.matrix_lr else None
     kernel = Muon(4.0 * settings.matrix_lr) if settings.matrix_lr else None
-    own = ByRole(AdamW(2.5 * settings.lr, decay=0.0), table=table, kernel=kernel if settings.apart else None)
+    own = ByRole(AdamW(4 / 3 * settings.lr, decay=0.0), table=table, kernel=kernel if settings.apart else None)
     return Afterwards(settings.below, tuple(drawn), own)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -131,6 +132,23 @@ def test_calibration_is_the_exponential_of_sizes_times_gains() -> None:
         assert torch.allclose(args.weights.at(depth)["scale"], expected, rtol=0, atol=1e-14)
     bare = elastic(gpt()).block.parts[0].norm.calibration
     assert (bare.fields["scale over d by d"].coefficients - HALF).abs().max() < 1e-7  # made in float32
+
+
+@pytest.mark.spec("T11")
+def test_gains_of_axes_whose_sizes_are_known_are_read_as_one() -> None:
+    model = calibrated(elastic(gpt()))
+    own: Calibration = model.block.parts[0].norm.calibration
+
+    def read(late: bool = False, **wish: Any) -> set[str]:
+        structure = model.structure(at(**wish))
+        return set(own.weights(structure.grids.with_depths(structure.depths[0]), late))
+
+    assert read() == set()
+    assert read(d=8) == read(d=8, h=2, z=2) == {"scale over d by sizes", "shift over d by sizes"}
+    mixed = read(d=8, z=Fixed(3, lengths=(2, 1, 1)))
+    assert {name for name in mixed if name.startswith("scale")} == {"scale over d by sizes", "scale over d by z"}
+    late = read(late=True, d=8, h=2)
+    assert {name for name in late if name.startswith("scale")} == {"scale over d by d", "scale over d by h"}
 
 
 @pytest.mark.spec("T11")
