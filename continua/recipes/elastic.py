@@ -20,7 +20,7 @@ from continua.training import Afterwards, Elastic, Growth, Stage
 from continua.training.sizes import native_sizes
 
 RANKS = {"d": 3 / 16, "h": 1 / 16, "z": 3 / 32, "a": 1 / 4}  # of corrections, as shares of the width
-QUARTER, APART = 20, 50  # how often a quarter of everything is listed beside others, and where it has its own kernels
+QUARTER, APART = 20, 58  # how often a quarter of everything is listed beside others, and where it has its own kernels
 STEPS = 1250  # before those in which corrections learn
 QUARTER_RATE = 0.5  # of the learning rates: a weight of a quarter of everything counts for many
 
@@ -46,8 +46,8 @@ class ElasticSettings(TextSettings):
     matrix_lr: NonNegative = 0.015
     quarter: PartialShare = 0.0
     coarse: PartialShare = 0.2
-    half: PartialShare = 0.38
-    most: PartialShare = 0.5
+    half: PartialShare = 0.4
+    most: PartialShare = 0.55
     few: PartialShare = 0.0
     examples: SomeShare = 1.0
     draws: Count = 1
@@ -59,7 +59,7 @@ class ElasticSettings(TextSettings):
     quarters: Share = 0.0
     mix: str = "dddhzaarr"
     often: SomeShare = 0.75
-    below: NonNegative = 0.62
+    below: NonNegative = 0.575
     apart: bool = True
 
 
@@ -143,13 +143,13 @@ def afterwards(full: Mapping[str, int], settings: ElasticSettings) -> Afterwards
     least = {k: sizes[0] for k, sizes in some.items()}
     more = (
         (least, APART if settings.apart else QUARTER),
-        ({**full, "d": least["d"]}, 17),
+        ({**full, "d": least["d"]}, 24),
         ({**full, "d": narrow}, 7),
         ({**least, "d": narrow}, 2),
-        ({**full, "d": least["d"], "z": least["z"]}, 4),
+        ({**full, "d": least["d"], "z": least["z"]}, 3),
         ({**full, "h": least["h"]}, 2),
-        ({**full, "z": least["z"]}, 4),
-        ({**least, "d": full["d"]}, 4),
+        ({**full, "z": least["z"]}, 3),
+        ({**least, "d": full["d"]}, 3),
     )
     drawn = [at(**sizes) for sizes in below]
     drawn += [at(**sizes) for sizes, times in more for _ in range(times) if sizes in below]

@@ -214,7 +214,7 @@ def _size(own: Calibration, k: Letter, structure: Structure) -> float:
 
 
 def blocks_of(model: Any, sizes: Sequence[Discretisation], modes: Modes) -> Blocks:
-    """The part of each stored weight that some sizes read, by its name: every k-th node along a letter, or its modes.
+    """The part of each stored weight that some sizes read, by its name: every k-th of some nodes, or its modes.
 
     The rest has no gradient: a matrix optimiser that looks at the part alone takes the same step for less.
     """
@@ -238,10 +238,10 @@ def _slice(field: Expansion, letter: Letter, structures: Sequence[Structure], mo
     if read is None:
         return slice(None)
     nodes = sorted(read)
-    steps = {b - a for a, b in itertools.pairwise([*nodes, field.bases[letter].size])}
-    step = steps.pop()
-    is_even = not steps and nodes[0] == 0 and step > 1
-    return slice(None, None, step) if is_even else slice(None)
+    steps = {b - a for a, b in itertools.pairwise(nodes)} or {1}
+    if len(steps) > 1 or len(nodes) == field.bases[letter].size:
+        return slice(None)
+    return slice(nodes[0], nodes[-1] + 1, steps.pop())
 
 
 def refuse_unnested(flow: Any, coarse: Sequence[Discretisation], fine: Sequence[Discretisation]) -> None:

@@ -120,10 +120,11 @@ def test_sizes_that_take_turns_are_looked_at_one_by_one() -> None:
     model = gpt()
     optimiser = ByRole(AdamW(0.0, decay=0.0), kernel=Muon(0.05, decay=0.0))
     seen = [numbers(model)]
-    turns = Growth((Stage((at(d=8), at(z=2)), 0.99),))
-    trained(model, turns, steps=4, optimiser=optimiser, watch=lambda progress: seen.append(numbers(model)))
+    turns = Growth((Stage((at(d=8), at(z=2), at(z=3)), 0.99),))
+    trained(model, turns, steps=6, optimiser=optimiser, watch=lambda progress: seen.append(numbers(model)))
     name = "block.parts.1.inner.w1.coefficients"  # z, m, c
-    for step, read in enumerate(((slice(None), slice(None, None, 2)), (slice(None, None, 2), slice(None))) * 2):
+    half, all_of_them = slice(None, None, 2), slice(None)
+    for step, read in enumerate(((all_of_them, half), (half, all_of_them), (slice(3), all_of_them)) * 2):
         changed = (seen[step + 1][name] != seen[step][name]).any(1)  # over z, c
         expected = torch.zeros_like(changed)
         expected[read] = True
