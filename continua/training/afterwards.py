@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from continua.axes import Discretisation
 from continua.config import register, to_plain
 from continua.errors import ConfigError, RunError
@@ -21,9 +23,9 @@ class Afterwards:
     """More steps, each on one of ``sizes``, in which nothing learns but corrections: ``share`` times as many as before.
 
     A size learns from the data, as if it were the model: no native answers are needed, so that a step costs what its
-    size costs. Sizes are drawn evenly; one that is listed twice is drawn twice as often. ``optimiser`` has the
-    corrections to itself, and the schedule begins again. The model needs corrections (``with_corrections``) that every
-    listed size reads.
+    size costs. Each is drawn once before one is drawn again; one that is listed twice is drawn twice as often.
+    ``optimiser`` has the corrections to itself, and the schedule begins again. The model needs corrections
+    (``with_corrections``) that every listed size reads.
 
     >>> from continua.axes import at
     >>> Afterwards(0.5, (at(d=32, h=1, z=1), at(z=1))).steps(800)
@@ -90,8 +92,9 @@ class Correcting:
     def place(self, seed: int, step: int) -> Discretisation:
         """The size that learns at a step: a function of both, equal on all processes."""
         sizes = self.law.sizes
-        drawn = generator_for("afterwards", seed, step).initial_seed()
-        return sizes[drawn % len(sizes)]
+        turn, place = divmod(step - self.begins, len(sizes))
+        order = torch.randperm(len(sizes), generator=generator_for("afterwards", seed, turn))
+        return sizes[int(order[place])]
 
     def plain(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

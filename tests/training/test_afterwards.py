@@ -1,5 +1,6 @@
 """Corrections that begin below half, and the steps afterwards in which they alone learn."""
 
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,14 @@ def test_corrections_alone_learn_and_other_sizes_stay_to_the_bit() -> None:
     for size in (own for own in BELOW if own != {"z": 8}):  # which is not drawn in four steps
         assert not torch.equal(seen[6][str(size)], seen[10][str(size)]), size
     assert all(parameter.requires_grad for parameter in model.parameters()), "all may learn again"
+
+
+def test_every_size_learns_once_before_one_learns_again() -> None:
+    later = LATER.over(gpt(), 6)
+    drawn = [later.place(seed=1, step=step) for step in range(6, 16)]
+    assert Counter(drawn[:5]) == Counter(drawn[5:]) == Counter(LATER.sizes)
+    assert drawn[:5] != drawn[5:], "in another order"
+    assert drawn != [later.place(seed=2, step=step) for step in range(6, 16)]
 
 
 def test_until_then_nothing_is_other_than_without_them() -> None:
