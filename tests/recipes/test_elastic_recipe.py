@@ -1,7 +1,6 @@
 """How the recipe ``elastic`` grows, and which sizes learn afterwards."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -23,14 +22,6 @@ def test_it_grows_from_half_of_everything_by_half_and_three_quarters_of_the_widt
         (at(d=12), at(z=3)),
     ]
     assert [stage.until for stage in grow.stages] == [SETTINGS.coarse, SETTINGS.half, SETTINGS.most]
-
-
-def test_stages_without_a_share_are_left_out() -> None:
-    native = zoo.gpt2(vocab=10, d=16, heads=4, depth=4, context=8).native
-    short = growth(native, replace(SETTINGS, coarse=0.0, most=0.0))
-    assert short is not None
-    assert [stage.sizes for stage in short.stages] == [(at(d=8), at(z=2))]
-    assert growth(native, replace(SETTINGS, coarse=0.0, half=0.0, most=0.0)) is None
 
 
 def test_every_size_below_half_learns_afterwards_and_those_that_others_read_more_often() -> None:

@@ -112,10 +112,11 @@ def test_the_recipe_grows_and_trains_its_kernels_by_muon(tmp_path) -> None:
     usual = build("elastic", small)
     assert usual.optimiser.kernel == Muon(0.015)
     assert build("elastic", {**small, "matrix_lr": 0.0}).optimiser == replace(usual.optimiser, kernel=None)
-    stages = (Stage((at(d=8, h=1, z=1),), 0.17), Stage((at(d=8), at(z=1)), 1 / 3))
+    quarters = Stage((at(d=12), at(z=1)), 0.55)  # of the width, and of two steps
+    stages = (Stage((at(d=8, h=1, z=1),), 0.2), Stage((at(d=8), at(z=1)), 0.4), quarters)
     assert usual.training.grow == Growth(stages)
     assert build("elastic", {**small, "coarse": 0.0}).training.grow == Growth(stages[1:])
-    assert build("elastic", {**small, "coarse": 0.0, "half": 0.0}).training.grow is None
+    assert build("elastic", {**small, "coarse": 0.0, "half": 0.0, "most": 0.0}).training.grow is None
     first = Stage((at(d=4, h=1, z=1),), 0.05, rate=0.5)
     assert build("elastic", {**small, "quarter": 0.05}).training.grow == Growth((first, *stages))
 
@@ -123,12 +124,13 @@ def test_the_recipe_grows_and_trains_its_kernels_by_muon(tmp_path) -> None:
 def test_the_recipe_may_begin_with_few_examples(tmp_path) -> None:
     (tmp_path / "text.txt").write_text(tiny_text(), encoding="utf-8")
     small = {"text": str(tmp_path / "text.txt"), "d": 16, "heads": 2, "depth": 2, "context": 16, "examples": 0.5}
-    halves = (Stage((at(d=8, h=1, z=1),), 0.17, batch=0.5), Stage((at(d=8), at(z=1)), 1 / 3, batch=0.5))
-    assert build("elastic", small).training.grow == Growth(halves)
-    native = Stage((at(),), 0.5, batch=0.5)
-    assert build("elastic", {**small, "few": 0.5}).training.grow == Growth((*halves, native))
-    assert build("elastic", {**small, "few": 0.3}).training.grow == Growth(halves), "a stage that would be over"
-    alone = {**small, "few": 0.5, "coarse": 0.0, "half": 0.0}
+    half = (Stage((at(d=8, h=1, z=1),), 0.2, batch=0.5), Stage((at(d=8), at(z=1)), 0.4, batch=0.5))
+    coarse = (*half, Stage((at(d=12), at(z=1)), 0.55, batch=0.5))
+    assert build("elastic", small).training.grow == Growth(coarse)
+    native = Stage((at(),), 0.7, batch=0.5)
+    assert build("elastic", {**small, "few": 0.7}).training.grow == Growth((*coarse, native))
+    assert build("elastic", {**small, "few": 0.5}).training.grow == Growth(coarse), "a stage that would be over"
+    alone = {**small, "few": 0.7, "coarse": 0.0, "half": 0.0, "most": 0.0}
     assert build("elastic", alone).training.grow == Growth((native,))
 
 
