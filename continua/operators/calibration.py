@@ -53,7 +53,11 @@ class Sum:
 
     fields: tuple[Expansion, ...]
     sizes: tuple[float, ...]
-    role: Role = VECTOR
+
+    @property
+    def role(self) -> Role:
+        """That of each g_k; no default of a constructor, which the tracer of ``torch.compile`` cannot make."""
+        return VECTOR
 
     @property
     def letters(self) -> tuple[Letter, ...]:

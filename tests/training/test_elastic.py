@@ -134,6 +134,14 @@ def test_calibration_is_the_exponential_of_sizes_times_gains() -> None:
     assert (bare.fields["scale over d by d"].coefficients - HALF).abs().max() < 1e-7  # made in float32
 
 
+@pytest.mark.parametrize("wish", [{"d": 8, "h": 2, "z": 2}, {"m": 32, "e": 2, "z": 8}], ids=str)
+def test_a_calibrated_size_is_one_graph(wish: dict[str, int]) -> None:
+    model = calibrated(elastic(gpt()))
+    view = model.at(**wish)
+    run = torch.compile(lambda data: model(data, view.discretisation), fullgraph=True, backend="eager")
+    assert torch.allclose(run(ids()), view(ids()), rtol=0, atol=1e-12)
+
+
 @pytest.mark.spec("T11")
 def test_gains_of_axes_whose_sizes_are_known_are_read_as_one() -> None:
     model = calibrated(elastic(gpt()))
