@@ -67,7 +67,7 @@ def test_absent_points_count_for_nothing_and_gradients_reach_all() -> None:
     assert all(p.grad is not None and bool((p.grad != 0).any()) for p in model.embed.parameters())
 
 
-@pytest.mark.spec("B4", "U5")
+@pytest.mark.spec("B4")
 def test_what_has_no_place_is_refused() -> None:
     model = local_stem(span=8).double()
     values = random(1, 3, CHANNELS)
