@@ -325,17 +325,16 @@ class Engine:
         fresh = [job for job in jobs if not job.size or self._family(job.size) != family]
         going = [job for job in jobs if job not in fresh] if fresh else jobs
         start = self.clock()
+        self.metrics.reread += sum(1 for job in fresh if job.size)  # before anybody hears that a text is done
+        self.metrics.switched += sum(1 for job in jobs if job.size and job.size != size.name)
         if fresh:
             texts = [[*job.ask.ids, *job.new] for job in fresh]
             self._take(fresh, self.decoder.begin(size.at, texts, [job.slot for job in fresh]), size)
-            self.metrics.reread += sum(1 for job in fresh if job.size)
         if going:
             last = [job.new[-1] for job in going]
             lengths = [job.length - 1 for job in going]
             self._take(going, self.decoder.step(size.at, last, lengths, [job.slot for job in going]), size)
         for job in jobs:
-            if job.size and job.size != size.name:
-                self.metrics.switched += 1
             job.size = size.name
         self.metrics.stepped(size.name, len(jobs), self.clock() - start)
 
