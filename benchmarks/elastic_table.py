@@ -103,34 +103,25 @@ class Table:
     def corners(self) -> list[Row]:
         """Separate models far from the diagonal: how far above the line is what our worst sizes could be?"""
         line = line_through(self.separate())
+        if line is None:
+            return []
+        vocabulary = task_of().tokens.size
+        models = {name: model_of(size, vocabulary, 0) for name, size in CORNERS.items()}
+        expected = {name: line(predict(model, 1, CONTEXT).forward) for name, model in models.items()}
         rows = []
         for name, size in CORNERS.items():
             known = self.by.get(("separate", name, 0, self.steps, self.muon, self.factors[name]))
-            if known is None or line is None:
-                continue
-            loss = known["losses"][name]
-            expected = line(predict(model_of(size, task_of().tokens.size, 0), 1, CONTEXT).forward)
-            rates = sum(("separate", name, 0, self.steps, self.muon, factor) in self.by for factor in FACTORS)
-            note = f"{loss:.4f} nats, {expected:.4f} on the line{self.on_grid(size, loss)}; one seed"
-            note += "" if rates == len(FACTORS) else ", one learning rate"
-            gap = 100 * (loss / expected - 1)
-            rows.append(Row(f"{name}, a separate model against that line", gap, None, None, "%", note=note))
-        return rows + self.patient()
-
-    def patient(self) -> list[Row]:
-        """How long a model of the worst corner has to be trained by itself to come near the line."""
-        name, lengths = PATIENT
-        line = line_through(self.separate())
-        rows = []
-        for steps in (own * self.steps // STEPS for own in lengths):
-            known = self.by.get(("separate", name, 0, steps, self.muon, FACTORS[-1]))
-            if known is not None and line is not None:
+            if known is not None:
                 loss = known["losses"][name]
-                expected = line(predict(model_of(CORNERS[name], task_of().tokens.size, 0), 1, CONTEXT).forward)
-                gap = 100 * (loss / expected - 1)
-                note = f"{loss:.4f} nats, {expected:.4f} on the line; one seed, one learning rate"
-                longer = f"{name}, a separate model of {steps:,} steps against that line"
-                rows.append(Row(longer, gap, None, None, "%", note=note))
+                rates = sum(("separate", name, 0, self.steps, self.muon, factor) in self.by for factor in FACTORS)
+                said = f"{self.on_grid(size, loss)}; one seed{'' if rates == len(FACTORS) else ', one learning rate'}"
+                rows.append(above(f"{name}, a separate model against that line", loss, expected[name], said))
+        corner, lengths = PATIENT  # how long the worst one has to be trained by itself to come near the line
+        for steps in (own * self.steps // STEPS for own in lengths):
+            known = self.by.get(("separate", corner, 0, steps, self.muon, FACTORS[-1]))
+            if known is not None:
+                name = f"{corner}, a separate model of {steps:,} steps against that line"
+                rows.append(above(name, known["losses"][corner], expected[corner], "; one seed, one learning rate"))
         return rows
 
     def on_grid(self, size: tuple[int, int, int], apart: float) -> str:
@@ -174,6 +165,12 @@ def worst_of(name: str, sizes: list[dict[str, Any]], line: Line, bound: float | 
     )
     target, held = ("", None) if bound is None else (f"≤ +{bound:g}", gap <= bound)
     return Row(name, gap, None, None, "%", target, held, note)
+
+
+def above(name: str, loss: float, expected: float, said: str) -> Row:
+    """How far a loss lies above the line through separate models."""
+    note = f"{loss:.4f} nats, {expected:.4f} on the line{said}"
+    return Row(name, 100 * (loss / expected - 1), None, None, "%", note=note)
 
 
 def against(ours: list[float], theirs: list[float]) -> str:
