@@ -128,11 +128,11 @@ class Calibration(nn.Module):
         if self.is_native(grids):
             return {}
         found: dict[str, Weight] = {}
-        is_divided = grids.z is not None and bool(_parts(grids.z))
+        sizes = self.sizes(grids)
+        if grids.z is None or not _parts(grids.z):
+            sizes["p"] = 0.0
         for weight, target in self.targets.items():
-            sizes = {**self.sizes(grids), "z": self._step(weight, grids)}
-            if not is_divided:
-                sizes["p"] = 0.0
+            sizes["z"] = self._step(weight, grids)
             for letter in target.letters:
                 named = {k: _name(weight, letter, k) for k in self.along[weight]}
                 asked = {k: self.fields[name] for k, name in named.items() if name in self.fields and sizes[k] != 0.0}
