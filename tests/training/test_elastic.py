@@ -2,7 +2,6 @@
 
 import json
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -132,31 +131,6 @@ def test_calibration_is_the_exponential_of_sizes_times_gains() -> None:
         assert torch.allclose(args.weights.at(depth)["scale"], expected, rtol=0, atol=1e-14)
     bare = elastic(gpt()).block.parts[0].norm.calibration
     assert (bare.fields["scale over d by d"].coefficients - HALF).abs().max() < 1e-7  # made in float32
-
-
-@pytest.mark.parametrize("wish", [{"d": 8, "h": 2, "z": 2}, {"m": 32, "e": 2, "z": 8}], ids=str)
-def test_a_calibrated_size_is_one_graph(wish: dict[str, int]) -> None:
-    model = calibrated(elastic(gpt()))
-    view = model.at(**wish)
-    run = torch.compile(lambda data: model(data, view.discretisation), fullgraph=True, backend="eager")
-    assert torch.allclose(run(ids()), view(ids()), rtol=0, atol=1e-12)
-
-
-@pytest.mark.spec("T11")
-def test_gains_of_axes_whose_sizes_are_known_are_read_as_one() -> None:
-    model = calibrated(elastic(gpt()))
-    own: Calibration = model.block.parts[0].norm.calibration
-
-    def read(late: bool = False, **wish: Any) -> set[str]:
-        structure = model.structure(at(**wish))
-        return set(own.weights(structure.grids.with_depths(structure.depths[0]), late))
-
-    assert read() == set()
-    assert read(d=8) == read(d=8, h=2, z=2) == {"scale over d by sizes", "shift over d by sizes"}
-    mixed = read(d=8, z=Fixed(3, lengths=(2, 1, 1)))
-    assert {name for name in mixed if name.startswith("scale")} == {"scale over d by sizes", "scale over d by z"}
-    late = read(late=True, d=8, h=2)
-    assert {name for name in late if name.startswith("scale")} == {"scale over d by d", "scale over d by h"}
 
 
 @pytest.mark.spec("T11")
