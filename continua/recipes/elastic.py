@@ -141,7 +141,7 @@ def afterwards(full: Mapping[str, int], settings: ElasticSettings) -> Afterwards
     if settings.below == 0 or not below:
         return None
     least = {k: sizes[0] for k, sizes in some.items()}
-    more = (
+    more = (  # times beside the one of each; the shares were found by trial (decision 019)
         (least, APART if settings.apart else QUARTER),
         ({**full, "d": least["d"]}, 24),
         ({**full, "d": narrow}, 7),
